@@ -1,0 +1,4 @@
+//! Sluice.
+pub mod clock;
+pub mod limit;
+pub mod store;

@@ -1,0 +1,293 @@
+//! The token bucket: B tokens, refilled continuously at N per W, in exact integers.
+//!
+//! The state counts tokens *used*. They come back one every W/N microseconds, which is no whole
+//! number for most rates. So `stamp` is the moment up to which whole tokens were returned, and
+//! `carry` is the part of a microsecond, in N-ths, by which that moment is really earlier:
+//!
+//! ```text
+//! exact moment = stamp − carry/N          progress now = (now − stamp)·N + carry, in W-ths of a token
+//! tokens back  = progress / W             the rest stays as progress, again split into stamp and carry
+//! ```
+//!
+//! Nothing is rounded, so the long-run rate is the one that was written. N/W is kept in lowest
+//! terms, which keeps products small; what exceeds 64 bits is computed in 128.
+
+use super::{MAX_BURST, MAX_WINDOW, QuotaError, Rate, State, Verdict};
+use crate::clock::Micros;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// N in lowest terms.
+    count: u32,
+    /// B.
+    size: u32,
+    /// W in lowest terms.
+    window: Micros,
+}
+
+impl Bucket {
+    pub(super) fn new(rate: Rate, size: u32) -> Result<Self, QuotaError> {
+        match () {
+            () if rate.count == 0 => Err(QuotaError::ZeroRate),
+            () if rate.window == 0 => Err(QuotaError::ZeroWindow),
+            () if rate.window > MAX_WINDOW => Err(QuotaError::WindowTooLong),
+            () if size == 0 => Err(QuotaError::ZeroBurst),
+            () if size > MAX_BURST => Err(QuotaError::BurstTooLarge),
+            () => {
+                let common = gcd(u64::from(rate.count), rate.window);
+                let count = (u64::from(rate.count) / common) as u32;
+                Ok(Self { count, size, window: rate.window / common })
+            }
+        }
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.size
+    }
+
+    pub(super) fn check(&self, state: State, now: Micros, cost: u32) -> (Verdict, State) {
+        let drained = self.drain(state, now);
+        let wanted = u64::from(drained.used) + u64::from(cost);
+        if wanted > u64::from(self.size) {
+            return (self.rejection(drained, now, cost), state);
+        }
+        let charged = State { used: wanted as u32, ..drained };
+        (self.verdict(charged, now, cost), charged)
+    }
+
+    pub(super) fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
+        self.verdict(self.drain(state, now), now, cost)
+    }
+
+    pub(super) fn is_whole(&self, state: State, now: Micros) -> bool {
+        self.drain(state, now).used == 0
+    }
+
+    fn verdict(&self, state: State, now: Micros, cost: u32) -> Verdict {
+        let unused = self.size.saturating_sub(state.used);
+        let remaining = unused / cost.max(1);
+        // One more request of this cost needs (remaining + 1)·cost tokens in the bucket; a bucket
+        // that is full before that gives no more.
+        let wanted = (u64::from(remaining) + 1) * u64::from(cost) + u64::from(state.used);
+        let missing = wanted.saturating_sub(u64::from(self.size)).min(u64::from(state.used));
+        Verdict {
+            allowed: true,
+            remaining: u64::from(remaining),
+            unused,
+            capacity: self.size,
+            retry_after: 0,
+            next: self.until(state, now, missing),
+            reset: self.until(state, now, u64::from(state.used)),
+            delay: 0,
+        }
+    }
+
+    #[cold]
+    fn rejection(&self, drained: State, now: Micros, cost: u32) -> Verdict {
+        let over = u64::from(drained.used) + u64::from(cost) - u64::from(self.size);
+        let retry_after = self.until(drained, now, over);
+        Verdict { allowed: false, retry_after, ..self.verdict(drained, now, cost) }
+    }
+
+    /// Returns the tokens that came back by `now`. A clock that went backwards returns none.
+    fn drain(&self, state: State, now: Micros) -> State {
+        if state.used == 0 {
+            return State { used: 0, carry: 0, stamp: now };
+        }
+        let count = u64::from(self.count);
+        // A reload may have changed N: the carry is less than one microsecond whatever it was.
+        let carry = u64::from(state.carry).min(count - 1);
+        let elapsed = now.saturating_sub(state.stamp);
+        let now = now.max(state.stamp);
+        let (back, progress) = match elapsed.checked_mul(count).and_then(|p| p.checked_add(carry)) {
+            Some(progress) => (progress / self.window, progress % self.window),
+            None => return self.drain_wide(state.used, elapsed, carry, now),
+        };
+        if back >= u64::from(state.used) {
+            return State { used: 0, carry: 0, stamp: now };
+        }
+        State {
+            used: state.used - back as u32,
+            carry: (progress % count) as u32,
+            stamp: now - progress / count,
+        }
+    }
+
+    /// The same in 128 bits, for a caller who was away for months or a very fast rate.
+    #[cold]
+    fn drain_wide(&self, used: u32, elapsed: Micros, carry: u64, now: Micros) -> State {
+        let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);
+        let (back, progress) =
+            (progress / u128::from(self.window), (progress % u128::from(self.window)) as u64);
+        if back >= u128::from(used) {
+            return State { used: 0, carry: 0, stamp: now };
+        }
+        let count = u64::from(self.count);
+        State {
+            used: used - back as u32,
+            carry: (progress % count) as u32,
+            stamp: now - progress / count,
+        }
+    }
+
+    /// How long from `now` until `tokens` of those used have come back. The state is drained.
+    fn until(&self, state: State, now: Micros, tokens: u64) -> Micros {
+        if tokens == 0 {
+            return 0;
+        }
+        let (count, carry) = (u64::from(self.count), u64::from(state.carry));
+        let elapsed = match tokens.checked_mul(self.window) {
+            Some(progress) => (progress - carry.min(progress)).div_ceil(count),
+            None => {
+                let progress = u128::from(tokens) * u128::from(self.window) - u128::from(carry);
+                Micros::try_from(progress.div_ceil(u128::from(count))).unwrap_or(Micros::MAX)
+            }
+        };
+        state.stamp.saturating_add(elapsed).saturating_sub(now)
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+    use proptest::prelude::*;
+
+    const START: Micros = 1_700_000_000 * SECOND;
+
+    fn bucket(count: u32, window: Micros, size: u32) -> Bucket {
+        Bucket::new(Rate { count, window }, size).unwrap()
+    }
+
+    /// The definition, from every admission ever made, in exact fractions of W: the bucket holds
+    /// B tokens, loses what is taken, gains N per W and never more than B.
+    struct Oracle {
+        rate: Rate,
+        size: u64,
+        admitted: Vec<(Micros, u64)>,
+    }
+
+    impl Oracle {
+        /// W·(tokens used) at `now`.
+        fn used(&self, now: Micros) -> u128 {
+            let (mut used, mut at) = (0_u128, 0);
+            let drain = |used: u128, from: Micros, to: Micros| {
+                used.saturating_sub(u128::from(to - from) * u128::from(self.rate.count))
+            };
+            for &(moment, cost) in &self.admitted {
+                used = drain(used, at, moment);
+                at = moment;
+                used += u128::from(cost) * u128::from(self.rate.window);
+            }
+            drain(used, at, now)
+        }
+
+        fn admits(&self, now: Micros, cost: u64) -> bool {
+            let window = u128::from(self.rate.window);
+            self.used(now) + u128::from(cost) * window <= u128::from(self.size) * window
+        }
+
+        fn remaining(&self, now: Micros, cost: u64) -> u64 {
+            (0..).take_while(|n| self.admits(now, (n + 1) * cost)).count() as u64
+        }
+    }
+
+    fn rates() -> impl Strategy<Value = (u32, Micros)> {
+        let windows = prop_oneof![
+            Just(SECOND),
+            Just(60 * SECOND),
+            Just(30 * 86_400 * SECOND),
+            1..7_777_777_u64
+        ];
+        (prop_oneof![1..50_u32, Just(7), Just(999_983), Just(1_000_000)], windows)
+    }
+
+    proptest! {
+        #[test]
+        fn the_bucket_agrees_with_its_definition(
+            (count, window) in rates(),
+            size in 1..40_u32,
+            steps in prop::collection::vec((0..4_u64, 0..3_000_000_u64, 1..5_u32), 1..60),
+        ) {
+            let bucket = bucket(count, window, size);
+            let rate = Rate { count, window };
+            let mut oracle = Oracle { rate, size: u64::from(size), admitted: Vec::new() };
+            let (mut state, mut now) = (State::default(), START);
+            let interval = (window / u64::from(count)).max(1);
+            for (pace, jitter, cost) in steps {
+                now += match pace { 0 => 0, 1 => jitter % interval, 2 => interval, _ => jitter };
+                let (verdict, next) = bucket.check(state, now, cost);
+                prop_assert_eq!(verdict.allowed, oracle.admits(now, u64::from(cost)));
+                if verdict.allowed {
+                    oracle.admitted.push((now, u64::from(cost)));
+                    state = next;
+                    prop_assert_eq!(verdict.retry_after, 0);
+                } else {
+                    prop_assert_eq!(next, state);
+                    if cost <= size {
+                        let at = now + verdict.retry_after;
+                        prop_assert!(oracle.admits(at, u64::from(cost)), "admitted after the wait");
+                        prop_assert!(!oracle.admits(at - 1, u64::from(cost)), "not a moment before");
+                    }
+                }
+                prop_assert_eq!(verdict.remaining, oracle.remaining(now, u64::from(cost)));
+                prop_assert_eq!(oracle.used(now + verdict.reset), 0);
+                prop_assert!(verdict.reset == 0 || oracle.used(now + verdict.reset - 1) > 0);
+            }
+        }
+
+        #[test]
+        fn time_that_goes_backwards_forgives_nothing(back in 0..10 * SECOND) {
+            let bucket = bucket(5, SECOND, 5);
+            let (_, state) = bucket.check(State::default(), START, 5);
+            let (verdict, _) = bucket.check(state, START - back, 1);
+            prop_assert!(!verdict.allowed);
+            prop_assert_eq!(verdict.retry_after, back + SECOND / 5);
+        }
+    }
+
+    /// A caller who empties the bucket and then asks the very moment they may, again and again:
+    /// what they were admitted beyond the bucket's size is the rate, to the microsecond.
+    #[test]
+    fn awkward_rates_are_exact_in_the_long_run() {
+        let month = 30 * 86_400 * SECOND;
+        for (count, window) in [(1, month), (7, SECOND), (999_983, month), (700_001, 3 * SECOND)] {
+            let bucket = bucket(count, window, 100);
+            let (mut state, mut now) = (State::default(), START);
+            for admission in 1..=100_000_u128 {
+                let (verdict, next) = bucket.check(state, now, 1);
+                assert!(verdict.allowed);
+                let owed = admission.saturating_sub(100) * u128::from(window);
+                assert_eq!(u128::from(now - START), owed.div_ceil(u128::from(count)));
+                state = next;
+                now += bucket.check(state, now, 1).0.retry_after;
+            }
+        }
+    }
+
+    #[test]
+    fn several_tokens_can_come_back_within_a_microsecond() {
+        let bucket = bucket(7_000_000, SECOND, 10);
+        let (_, state) = bucket.check(State::default(), START, 10);
+        assert_eq!(bucket.peek(state, START + 1, 1).remaining, 7);
+        assert_eq!(bucket.check(state, START, 8).0.retry_after, 2);
+    }
+
+    #[test]
+    fn a_changed_size_applies_to_the_tokens_already_used() {
+        let (_, state) = bucket(5, 60 * SECOND, 5).check(State::default(), START, 5);
+        assert_eq!(bucket(9, 60 * SECOND, 9).peek(state, START, 1).remaining, 4);
+    }
+
+    #[test]
+    fn a_caller_who_was_away_for_years_is_whole() {
+        let bucket = bucket(4_000_000_007, SECOND, MAX_BURST);
+        let (_, state) = bucket.check(State::default(), 1, MAX_BURST);
+        assert!(bucket.is_whole(state, u64::MAX / 2));
+        assert!(!bucket.is_whole(state, 2));
+    }
+}

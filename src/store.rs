@@ -1,0 +1,101 @@
+//! Where counters live, and how one request's layers are decided together.
+//!
+//! ```text
+//! Charge { limit, subject, cost }  one layer's claim on one request, in the order ip … global
+//!     │  all of a request's charges at once
+//! Store::charge_all                computes every verdict first, writes only if all enforcing allow
+//!     │
+//! Decision { verdicts, rejected_by }
+//! ```
+
+mod key;
+mod memory;
+
+use crate::clock::Micros;
+use crate::limit::{Quota, Verdict};
+use smallvec::SmallVec;
+
+pub use key::{Part, Subject};
+pub use memory::{Memory, Registry};
+
+/// A limit's number for as long as the process lives. It belongs to the limit's name, so that an
+/// edited rate keeps its counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(u32);
+
+/// One layer's claim on one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// Whose counters.
+    pub limit: LimitId,
+    /// What the caller's plan, or the limit itself, allows.
+    pub quota: &'a Quota,
+    /// Which of the limit's counters.
+    pub subject: Subject<'a>,
+    /// Tokens.
+    pub cost: u32,
+    /// A shadow limit counts what the enforcing limits admit, and never rejects.
+    pub shadow: bool,
+}
+
+/// What all limits together say to one request.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// One for each charge, in their order.
+    pub verdicts: SmallVec<[Verdict; 4]>,
+    /// The first charge that rejects; `None` admits the request.
+    pub rejected_by: Option<usize>,
+}
+
+impl Decision {
+    /// How long the caller must wait so that every limit that rejects now would let them pass.
+    pub fn retry_after(&self, charges: &[Charge<'_>]) -> Micros {
+        let rejecting = charges.iter().zip(&self.verdicts).filter(|(charge, _)| !charge.shadow);
+        rejecting.map(|(_, verdict)| verdict.retry_after).max().unwrap_or(0)
+    }
+
+    /// How long an admitted request waits for its turn: the longest any limit asks for.
+    pub fn delay(&self) -> Micros {
+        self.verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(0)
+    }
+}
+
+/// Why no decision could be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {}
+
+/// The stores there are.
+#[derive(Debug)]
+pub enum Store {
+    /// Counters in this process.
+    Memory(Memory),
+}
+
+impl Store {
+    /// Decides one request's charges: all are charged, or none is. Never waits for the memory
+    /// store; a shared store takes one round trip.
+    #[expect(clippy::unused_async, reason = "a shared store awaits here")]
+    pub async fn charge_all(
+        &self,
+        charges: &[Charge<'_>],
+        now: Micros,
+    ) -> Result<Decision, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.charge_all(charges, now)),
+        }
+    }
+
+    /// The limit's number; the same for the same name as long as the process lives.
+    pub fn limit_id(&self, name: &str) -> LimitId {
+        match self {
+            Self::Memory(memory) => memory.limit_id(name),
+        }
+    }
+
+    /// Tells the store which limits there are from now on.
+    pub fn adopt(&self, registry: Registry) {
+        match self {
+            Self::Memory(memory) => memory.adopt(registry),
+        }
+    }
+}

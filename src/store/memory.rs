@@ -1,0 +1,385 @@
+//! Counters in this process: exact, bounded, and without a wait.
+//!
+//! ```text
+//! (limit, subject) ── SipHash-128 ──► key ── low bits ──► shard: Mutex<table of (key, limit, state)>
+//! ```
+//!
+//! A decision locks the shards of all its charges in ascending order, so that two decisions never
+//! wait for each other in a circle; computes every verdict; and writes only if all enforcing
+//! limits allow.
+//!
+//! Making room forgives nobody: an entry leaves only when it is whole again. When a shard is full
+//! of callers who are not whole, further newcomers count as one caller, in their limit's overflow
+//! counter. Its lock is taken last, after every shard's.
+
+use super::key::Seed;
+use super::{Charge, Decision, LimitId, Subject};
+use crate::clock::Micros;
+use crate::limit::{Quota, State, Verdict};
+use arc_swap::ArcSwap;
+use hashbrown::HashTable;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the store must know of the limits to tell when an entry is whole: for each, the quotas
+/// that its entries may be counted by (several where plans decide). A limit that is no longer
+/// there has no entry, and its counters may go.
+pub type Registry = HashMap<LimitId, Box<[Quota]>>;
+
+const SHARDS: usize = 256;
+
+/// How many entries one insertion into a full shard looks at to find room.
+const SWEEP_STEP: usize = 32;
+
+/// The memory store.
+#[derive(Debug)]
+pub struct Memory {
+    seed: Seed,
+    shards: Box<[Mutex<Shard>]>,
+    max_keys_per_shard: AtomicUsize,
+    names: Mutex<HashMap<String, LimitId>>,
+    registry: ArcSwap<Registry>,
+    /// Newcomers beyond the cap, one counter a limit.
+    overflow: Mutex<HashMap<LimitId, State>>,
+    /// Where the background sweep goes on.
+    swept: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: HashTable<Entry>,
+    /// Where the next search for room begins.
+    cursor: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u128,
+    state: State,
+    limit: LimitId,
+}
+
+/// Where a charge's state was found, and so where it is written.
+#[derive(Clone, Copy)]
+enum Place {
+    Entry,
+    New,
+    Overflow,
+}
+
+/// One charge under way: found, computed, not yet written.
+struct Open {
+    key: u128,
+    /// Index into the guards.
+    guard: usize,
+    place: Place,
+    before: State,
+    after: State,
+}
+
+impl Memory {
+    /// A store of at most about `max_keys` callers.
+    pub fn new(max_keys: usize) -> Self {
+        Self {
+            seed: Seed::random(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            max_keys_per_shard: AtomicUsize::new(max_keys.div_ceil(SHARDS)),
+            names: Mutex::default(),
+            registry: ArcSwap::default(),
+            overflow: Mutex::default(),
+            swept: AtomicUsize::new(0),
+        }
+    }
+
+    /// Changes the cap; a lower one forgets nobody, it only admits no further callers.
+    pub fn set_max_keys(&self, max_keys: usize) {
+        self.max_keys_per_shard.store(max_keys.div_ceil(SHARDS), Ordering::Relaxed);
+    }
+
+    /// How many callers are remembered.
+    pub fn keys(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    pub(super) fn limit_id(&self, name: &str) -> LimitId {
+        let mut names = self.names.lock();
+        let next = LimitId(names.len() as u32);
+        *names.entry(name.to_owned()).or_insert(next)
+    }
+
+    pub(super) fn adopt(&self, registry: Registry) {
+        self.registry.store(registry.into());
+    }
+
+    /// Decides one request's charges: all are charged, or none is.
+    pub fn charge_all(&self, charges: &[Charge<'_>], now: Micros) -> Decision {
+        let keys: SmallVec<[u128; 4]> =
+            charges.iter().map(|c| self.seed.key(c.limit.0, &c.subject)).collect();
+        let (order, mut guards) = self.lock(&keys);
+        let mut decision = Decision::default();
+        let mut open: SmallVec<[Open; 4]> = SmallVec::new();
+        let mut overflow = None;
+        for (index, (charge, &key)) in charges.iter().zip(&keys).enumerate() {
+            let guard = order.binary_search(&shard_of(key)).unwrap_or_default();
+            let (place, before) = match guards[guard].find(key) {
+                Some(state) => (Place::Entry, state),
+                None if self.has_room(&mut guards[guard], charge, now) => {
+                    (Place::New, State::default())
+                }
+                None => {
+                    let shared = overflow.get_or_insert_with(|| self.overflow.lock());
+                    (Place::Overflow, shared.get(&charge.limit).copied().unwrap_or_default())
+                }
+            };
+            let (verdict, after) = charge.quota.check(before, now, charge.cost);
+            if !verdict.allowed && !charge.shadow && decision.rejected_by.is_none() {
+                decision.rejected_by = Some(index);
+            }
+            decision.verdicts.push(verdict);
+            open.push(Open { key, guard, place, before, after });
+        }
+        if decision.rejected_by.is_some() {
+            restate(&mut decision.verdicts, charges, &open, now);
+            return decision;
+        }
+        for ((charge, verdict), open) in charges.iter().zip(&decision.verdicts).zip(&open) {
+            match open.place {
+                _ if !verdict.allowed => {}
+                Place::Entry => guards[open.guard].update(open),
+                Place::New => guards[open.guard].insert(charge.limit, open),
+                Place::Overflow => {
+                    overflow.as_mut().map(|shared| shared.insert(charge.limit, open.after));
+                }
+            }
+        }
+        decision
+    }
+
+    /// Locks every shard that the keys are in, each once, in ascending order.
+    fn lock(&self, keys: &[u128]) -> (SmallVec<[usize; 4]>, SmallVec<[MutexGuard<'_, Shard>; 4]>) {
+        let mut order: SmallVec<[usize; 4]> = keys.iter().map(|&key| shard_of(key)).collect();
+        order.sort_unstable();
+        order.dedup();
+        let guards = order.iter().map(|&shard| self.shards[shard].lock()).collect();
+        (order, guards)
+    }
+
+    /// Whether a caller never seen may have an entry of their own.
+    fn has_room(&self, shard: &mut Shard, charge: &Charge<'_>, now: Micros) -> bool {
+        shard.entries.len() < self.max_keys_per_shard.load(Ordering::Relaxed)
+            || charge.subject == Subject::Everyone
+            || shard.sweep(SWEEP_STEP, &self.registry.load(), now) > 0
+    }
+
+    /// Lets go of callers who are whole again, in a few of the shards: called every so often, so
+    /// that idle callers do not stay for ever and no single call takes long.
+    pub fn sweep(&self, shards: usize, now: Micros) {
+        let registry = self.registry.load();
+        for _ in 0..shards.min(SHARDS) {
+            let next = self.swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            self.shards[next].lock().sweep(usize::MAX, &registry, now);
+        }
+        self.overflow.lock().retain(|limit, state| !whole(&registry, *limit, *state, now));
+    }
+}
+
+impl Shard {
+    fn find(&self, key: u128) -> Option<State> {
+        self.entries.find(hash(key), |entry| entry.key == key).map(|entry| entry.state)
+    }
+
+    fn update(&mut self, open: &Open) {
+        if let Some(entry) = self.entries.find_mut(hash(open.key), |e| e.key == open.key) {
+            entry.state = open.after;
+        }
+    }
+
+    fn insert(&mut self, limit: LimitId, open: &Open) {
+        let entry = Entry { key: open.key, state: open.after, limit };
+        self.entries.insert_unique(hash(open.key), entry, |entry| hash(entry.key));
+    }
+
+    /// Looks at up to `steps` entries, going on where the last search ended, and lets those go
+    /// that are whole. Returns how many went.
+    fn sweep(&mut self, steps: usize, registry: &Registry, now: Micros) -> usize {
+        let before = self.entries.len();
+        if steps >= before {
+            self.entries.retain(|entry| !whole(registry, entry.limit, entry.state, now));
+            if self.entries.len() < self.entries.capacity() / 4 {
+                self.entries.shrink_to(self.entries.len() * 2, |entry| hash(entry.key));
+            }
+            return before - self.entries.len();
+        }
+        let buckets = self.entries.num_buckets();
+        for _ in 0..steps {
+            self.cursor = (self.cursor + 1) % buckets;
+            if let Ok(entry) = self.entries.get_bucket_entry(self.cursor) {
+                let Entry { limit, state, .. } = *entry.get();
+                if whole(registry, limit, state, now) {
+                    entry.remove();
+                }
+            }
+        }
+        before - self.entries.len()
+    }
+}
+
+/// A rejected request charges no layer: those that would have allowed it say what they hold
+/// without it.
+#[cold]
+fn restate(verdicts: &mut [Verdict], charges: &[Charge<'_>], open: &[Open], now: Micros) {
+    for ((verdict, charge), open) in verdicts.iter_mut().zip(charges).zip(open) {
+        if verdict.allowed {
+            *verdict = charge.quota.peek(open.before, now, charge.cost);
+        }
+    }
+}
+
+fn whole(registry: &Registry, limit: LimitId, state: State, now: Micros) -> bool {
+    registry.get(&limit).is_none_or(|quotas| quotas.iter().all(|q| q.is_whole(state, now)))
+}
+
+fn shard_of(key: u128) -> usize {
+    key as usize % SHARDS
+}
+
+/// The table's hash: bits that did not choose the shard.
+fn hash(key: u128) -> u64 {
+    (key >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+    use crate::limit::Rate;
+    use crate::store::Part;
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::AtomicU64;
+
+    const NOW: Micros = 1_700_000_000 * SECOND;
+
+    fn quota(count: u32) -> Quota {
+        Quota::token_bucket(Rate { count, window: 60 * SECOND }, None).unwrap()
+    }
+
+    fn ip(n: u32) -> Subject<'static> {
+        Subject::One(Part::Ip(Ipv4Addr::from(n).into()))
+    }
+
+    fn charge<'a>(limit: LimitId, quota: &'a Quota, subject: Subject<'a>) -> Charge<'a> {
+        Charge { limit, quota, subject, cost: 1, shadow: false }
+    }
+
+    fn store(max_keys: usize, quotas: &[(&str, Quota)]) -> (Memory, Vec<LimitId>) {
+        let store = Memory::new(max_keys);
+        let ids: Vec<_> = quotas.iter().map(|(name, _)| store.limit_id(name)).collect();
+        let registry = ids.iter().zip(quotas).map(|(id, (_, q))| (*id, [*q].into())).collect();
+        store.adopt(registry);
+        (store, ids)
+    }
+
+    #[test]
+    fn eight_threads_admit_exactly_the_limit() {
+        let (quota, wide) = (quota(1000), quota(1_000_000));
+        let (store, ids) = store(10_000, &[("a", quota), ("b", wide)]);
+        let admitted = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (store, ids, admitted) = (&store, &ids, &admitted);
+                scope.spawn(move || {
+                    for n in 0..12_500 {
+                        // The second layer's caller differs, so that shards are locked in every
+                        // combination.
+                        let layers =
+                            [charge(ids[0], &quota, ip(1)), charge(ids[1], &wide, ip(thread * n))];
+                        let decision = store.charge_all(&layers, NOW);
+                        admitted.fetch_add(decision.rejected_by.is_none().into(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 1000);
+    }
+
+    #[test]
+    fn a_rejected_request_charges_no_layer() {
+        let (wide, narrow) = (quota(10), quota(1));
+        let (store, ids) = store(1000, &[("ip", wide), ("key", narrow)]);
+        let layers = [
+            charge(ids[0], &wide, ip(1)),
+            charge(ids[1], &narrow, Subject::One(Part::ApiKey("acme"))),
+        ];
+        assert_eq!(store.charge_all(&layers, NOW).verdicts[0].remaining, 9);
+        for _ in 0..5 {
+            let decision = store.charge_all(&layers, NOW);
+            assert_eq!(decision.rejected_by, Some(1));
+            assert_eq!(decision.verdicts[0].remaining, 9, "as it was");
+            assert!(decision.verdicts[0].allowed);
+        }
+        assert_eq!(store.charge_all(&layers[..1], NOW).verdicts[0].remaining, 8);
+    }
+
+    #[test]
+    fn a_shadow_limit_never_rejects_and_counts_only_what_it_would_admit() {
+        let (wide, narrow) = (quota(5), quota(2));
+        let (store, ids) = store(1000, &[("live", wide), ("shadow", narrow)]);
+        let shadow = Charge { shadow: true, ..charge(ids[1], &narrow, ip(1)) };
+        let layers = [charge(ids[0], &wide, ip(1)), shadow];
+        let seen: Vec<_> = (0..6)
+            .map(|_| store.charge_all(&layers, NOW))
+            .map(|d| (d.rejected_by.is_none(), d.verdicts[1].allowed))
+            .collect();
+        let (yes, no) = (true, false);
+        assert_eq!(seen, [(yes, yes), (yes, yes), (yes, no), (yes, no), (yes, no), (no, no)]);
+    }
+
+    #[test]
+    fn a_flood_of_callers_stays_within_the_cap_and_forgives_nobody() {
+        let quota = quota(3);
+        let (store, ids) = store(1024, &[("ip", quota)]);
+        for _ in 0..3 {
+            store.charge_all(&[charge(ids[0], &quota, ip(7))], NOW);
+        }
+        let mut admitted = 0;
+        for n in 1000..101_000 {
+            let decision = store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+            admitted += u64::from(decision.rejected_by.is_none());
+        }
+        assert!(store.keys() <= 1024, "{} keys", store.keys());
+        assert!(admitted <= 1024 + 3, "newcomers share a counter: {admitted}");
+        let limited = store.charge_all(&[charge(ids[0], &quota, ip(7))], NOW);
+        assert_eq!(limited.rejected_by, Some(0), "the limited caller stays limited");
+    }
+
+    #[test]
+    fn callers_who_are_whole_make_room() {
+        let quota = quota(3);
+        let (store, ids) = store(1024, &[("ip", quota)]);
+        for n in 0..5000 {
+            store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+        }
+        let later = NOW + 61 * SECOND;
+        store.sweep(SHARDS, later);
+        assert_eq!(store.keys(), 0);
+        let decision = store.charge_all(&[charge(ids[0], &quota, ip(9999))], later);
+        assert_eq!(decision.verdicts[0].remaining, 2);
+    }
+
+    #[test]
+    fn a_full_shard_finds_room_without_the_background_sweep() {
+        let quota = quota(3);
+        let (store, ids) = store(16 * SHARDS, &[("ip", quota)]);
+        for n in 0..20_000 {
+            store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+        }
+        let later = NOW + 61 * SECOND;
+        let fresh = (30_000..30_500)
+            .map(|n| store.charge_all(&[charge(ids[0], &quota, ip(n))], later))
+            .filter(|decision| decision.verdicts[0].remaining == 2)
+            .count();
+        assert_eq!(fresh, 500);
+    }
+}
