@@ -1,0 +1,223 @@
+//! `gateway.yaml`: from text to [`Config`], or to everything that is wrong with it.
+//!
+//! ```text
+//! text ──tree──► located nodes ──read──► one section after the other ──► Config (model)
+//!                                  └─ errors are collected ─► Diagnostics, all in one go
+//! ```
+
+mod callers;
+pub mod diagnostics;
+mod edge;
+mod grammar;
+mod limits;
+pub mod model;
+mod read;
+mod routes;
+mod tree;
+mod upstreams;
+pub mod watch;
+
+use callers::Callers;
+use diagnostics::{Diagnostics, Severity, Source};
+use limits::Names;
+pub use model::Config;
+use read::{Context, Fields};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tree::Node;
+
+/// A configuration, with what should be said about it although it is valid.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What to run on.
+    pub config: Config,
+    /// What the user most likely did not mean.
+    pub warnings: Diagnostics,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read at all.
+    #[error("cannot read {path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file is wrong.
+    #[error("{0}")]
+    Invalid(Diagnostics),
+}
+
+/// Reads a file, environment variables included.
+pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    let text = std::fs::read_to_string(path).map_err(|error| LoadError::Unreadable {
+        path: path.to_owned(),
+        error,
+    })?;
+    let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+    let env = |name: &str| std::env::var(name).ok();
+    let mut loaded = parse(&path.display().to_string(), text, &folder, &env)?;
+    loaded.config.files.insert(0, path.to_owned());
+    Ok(loaded)
+}
+
+/// Reads a text that calls itself `name`; paths in it are relative to `folder`.
+pub fn parse(
+    name: &str,
+    text: String,
+    folder: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, LoadError> {
+    let source = Arc::new(Source {
+        name: name.to_owned(),
+        text,
+    });
+    let mut cx = Context {
+        source: Arc::clone(&source),
+        folder: folder.to_owned(),
+        env,
+        problems: Vec::new(),
+        files: Vec::new(),
+    };
+    let config = root(&source.text, &mut cx).and_then(|node| read(&node, &mut cx));
+    let problems = Diagnostics::new(cx.problems);
+    match config {
+        Some(config) if problems.errors() == 0 => Ok(Loaded {
+            config: Config {
+                files: cx.files,
+                ..config
+            },
+            warnings: problems,
+        }),
+        _ => Err(LoadError::Invalid(problems)),
+    }
+}
+
+/// The tree of one file; what is wrong with the file itself is reported.
+fn root(text: &str, cx: &mut Context<'_>) -> Option<Node> {
+    match tree::parse(text, cx.env) {
+        Ok((node, faults)) => {
+            for fault in faults {
+                cx.report(
+                    Severity::Error,
+                    fault.span,
+                    &fault.path,
+                    fault.message,
+                    None,
+                );
+            }
+            Some(node)
+        }
+        Err(fault) => {
+            cx.report(
+                Severity::Error,
+                fault.span,
+                &fault.path,
+                fault.message,
+                None,
+            );
+            None
+        }
+    }
+}
+
+fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
+    if node.is_null() {
+        cx.error_with_help(
+            node,
+            "the file is empty",
+            "see gateway.yaml for an example".to_owned(),
+        );
+        return None;
+    }
+    let mut fields = Fields::of(node, "gateway.yaml", cx)?;
+    let listen = fields
+        .required("listen", cx)
+        .map(|edge::Listen(addresses)| addresses);
+    let admin = fields.optional("admin", cx);
+    let edge::Store { max_keys } = fields.optional("store", cx).unwrap_or_default();
+    let callers = Callers::read(&mut fields, cx);
+    let mut names = Names::default();
+    let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
+    let upstreams = upstreams::read_all(&mut fields, cx);
+    let shared = routes::Shared {
+        callers: &callers,
+        upstreams: &upstreams,
+        max_body_bytes: edge::default_max_body(&mut fields, cx),
+    };
+    let routes = routes::read_all(&mut fields, &shared, &mut names, cx);
+    let headers = fields.optional("headers", cx).unwrap_or_default();
+    let server = fields.optional("server", cx).unwrap_or_default();
+    let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
+    fields.later(&["overload", "telemetry"]);
+    fields.finish(cx);
+    let Callers {
+        identity,
+        plans,
+        default_plan,
+        exempt,
+    } = callers;
+    Some(Config {
+        listen: listen?,
+        admin,
+        max_keys,
+        identity,
+        plans,
+        default_plan,
+        exempt,
+        limits,
+        upstreams,
+        routes,
+        headers,
+        server,
+        access_log,
+        files: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn parse_text(text: &str) -> Result<Loaded, LoadError> {
+        parse("gateway.yaml", text.to_owned(), Path::new("."), &|_| None)
+    }
+
+    #[test]
+    fn the_smallest_file_is_ten_lines() {
+        let text = "\
+listen: 0.0.0.0:8080
+upstreams:
+  app: http://127.0.0.1:3000
+routes:
+  - path: /
+    upstream: app
+    limits:
+      - by: ip
+        rate: 100/minute
+";
+        let config = parse_text(text).unwrap().config;
+        assert_eq!(config.routes[0].limits[0].name, "//ip");
+        assert_eq!(config.max_keys, 1_000_000);
+    }
+
+    #[test]
+    fn no_text_panics() {
+        for text in [
+            "",
+            "\0",
+            "[",
+            "{a: b",
+            "- - -",
+            "a: &a *a",
+            "? x",
+            "%YAML 3.0\n---\n",
+            "listen: !!binary x",
+        ] {
+            assert!(parse_text(text).is_err(), "{text:?}");
+        }
+    }
+}

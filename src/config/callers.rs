@@ -1,0 +1,409 @@
+//! Sections about who callers are: `identity`, `plans`, `default_plan`, `exempt`.
+
+use super::diagnostics::{Source, nearest};
+use super::model::{ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, UserSource};
+use super::read::{Context, Fields, Located, Read, parsed, text};
+use super::tree::{Kind, Node};
+use super::{grammar, root};
+use crate::clock::micros;
+use crate::limit::Rate;
+use crate::token::{Rules, Verifier};
+use http::HeaderName;
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the rest of the file refers to.
+pub(super) struct Callers {
+    pub(super) identity: Identity,
+    pub(super) plans: Vec<Plan>,
+    pub(super) default_plan: usize,
+    pub(super) exempt: Exempt,
+}
+
+impl Callers {
+    pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Self {
+        let plans = plans(fields, cx);
+        let default_plan = default_plan(fields, &plans, cx);
+        let identity = fields
+            .get("identity")
+            .and_then(|node| identity(node, &plans, cx));
+        let identity = identity.unwrap_or(Identity {
+            ipv6_prefix: 64,
+            ..Identity::default()
+        });
+        let exempt = fields
+            .get("exempt")
+            .and_then(|node| exempt(node, &identity, cx));
+        Self {
+            identity,
+            plans,
+            default_plan,
+            exempt: exempt.unwrap_or_default(),
+        }
+    }
+}
+
+impl Read for HeaderName {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a header name", |text| {
+            text.parse()
+                .map_err(|_| "a header name looks like X-User-Id".to_owned())
+        })
+    }
+}
+
+impl Read for IpNet {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "an address or network", |text| {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            address
+                .or_else(|_| text.parse::<IpNet>().map(|net| net.trunc()))
+                .map_err(|_| {
+                    "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
+                        .to_owned()
+                })
+        })
+    }
+}
+
+impl Read for Rate {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a rate", grammar::rate)
+    }
+}
+
+fn plans(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Plan> {
+    let Some(node) = fields.get("plans") else {
+        return Vec::new();
+    };
+    let Kind::Map(entries) = &node.kind else {
+        cx.error(
+            node,
+            format!("expected plans by name, found {}", node.describe()),
+        );
+        return Vec::new();
+    };
+    entries
+        .iter()
+        .filter_map(|(key, node)| plan(&key.name, node, cx))
+        .collect()
+}
+
+/// Every field of a plan but `burst` is a rate that limits can name.
+fn plan(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Plan> {
+    let Kind::Map(entries) = &node.kind else {
+        let help = "a plan looks like { rate: 60/minute, burst: 10 }".to_owned();
+        cx.error_with_help(
+            node,
+            format!("expected a plan, found {}", node.describe()),
+            help,
+        );
+        return None;
+    };
+    let mut plan = Plan {
+        name: name.to_owned(),
+        rates: BTreeMap::new(),
+        burst: None,
+    };
+    for (key, node) in entries {
+        match key.name.as_str() {
+            "burst" => plan.burst = u32::read(node, cx),
+            "priority" => cx.error(node, "'priority' is not supported yet"),
+            name => {
+                if let Some(rate) = Rate::read(node, cx) {
+                    plan.rates.insert(name.to_owned(), rate);
+                }
+            }
+        }
+    }
+    Some(plan)
+}
+
+fn default_plan(fields: &mut Fields<'_>, plans: &[Plan], cx: &mut Context<'_>) -> usize {
+    match fields.get("default_plan") {
+        Some(node) => plan_index(node, plans, cx).unwrap_or(0),
+        None if plans.len() > 1 => {
+            cx.error_with_help(
+                fields.node(),
+                "with several plans, 'default_plan' must name one of them",
+                format!("default_plan: {}", plans[0].name),
+            );
+            0
+        }
+        None => 0,
+    }
+}
+
+fn plan_index(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<usize> {
+    let name = text(node, cx, "a plan")?;
+    let index = plans.iter().position(|plan| plan.name == name);
+    if index.is_none() {
+        let help = nearest(name, plans.iter().map(|plan| plan.name.as_str()));
+        cx.error_with_help(node, format!("there is no plan '{name}'"), help);
+    }
+    index
+}
+
+fn identity(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<Identity> {
+    let mut fields = Fields::of(node, "identity", cx)?;
+    let trusted_proxies: Vec<IpNet> = fields.optional("trusted_proxies", cx).unwrap_or_default();
+    let ipv6_prefix = fields.get("ipv6_prefix").and_then(|node| {
+        let prefix = u32::read(node, cx)?;
+        if !(16..=128).contains(&prefix) {
+            cx.error(node, "an IPv6 prefix is between 16 and 128 bits long");
+        }
+        u8::try_from(prefix).ok()
+    });
+    let user = fields
+        .get("user")
+        .and_then(|node| user(node, &trusted_proxies, cx));
+    let api_key = fields
+        .get("api_key")
+        .and_then(|node| api_keys(node, plans, cx));
+    fields.finish(cx);
+    Some(Identity {
+        trusted_proxies,
+        ipv6_prefix: ipv6_prefix.unwrap_or(64),
+        user,
+        api_key,
+    })
+}
+
+fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSource> {
+    let mut fields = Fields::of(node, "user", cx)?;
+    let (jwt_node, header_node) = (fields.get("jwt"), fields.get("header"));
+    fields.finish(cx);
+    match (jwt_node, header_node) {
+        (Some(node), None) => jwt(node, cx).map(|verifier| UserSource::Jwt(Arc::new(verifier))),
+        (None, Some(node)) => {
+            if trusted.is_empty() {
+                cx.warn(node, "without 'trusted_proxies' nobody can set this header");
+            }
+            HeaderName::read(node, cx).map(UserSource::Header)
+        }
+        _ => {
+            cx.error(node, "a user is known either by 'jwt' or by 'header'");
+            None
+        }
+    }
+}
+
+fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
+    let mut fields = Fields::of(node, "jwt", cx)?;
+    let secret: Option<Located<String>> = fields.optional("secret", cx);
+    let jwks: Option<Located<String>> = fields.optional("jwks", cx);
+    let leeway = fields
+        .optional("leeway", cx)
+        .unwrap_or(Duration::from_secs(5));
+    let rules = Rules {
+        claim: fields.optional("claim", cx).unwrap_or_else(|| "sub".into()),
+        plan_claim: fields.optional("plan_claim", cx),
+        issuer: fields.optional("issuer", cx),
+        audience: fields.optional("audience", cx).unwrap_or_default(),
+        leeway: micros(leeway),
+    };
+    fields.finish(cx);
+    match (secret, jwks) {
+        (Some(secret), None) => {
+            if secret.value.len() < 32 {
+                cx.warn(
+                    &secret.node,
+                    "an HS256 secret should be at least 32 bytes long",
+                );
+            }
+            Some(Verifier::with_secret(secret.value.as_bytes(), rules))
+        }
+        (None, Some(jwks)) if jwks.value.contains("://") => {
+            let help = "name a file for now".to_owned();
+            cx.error_with_help(
+                &jwks.node,
+                "a key set from a URL is not supported yet",
+                help,
+            );
+            None
+        }
+        (None, Some(jwks)) => {
+            let json = read_file(&jwks, cx)?;
+            let verifier = Verifier::with_key_set(&json, rules);
+            verifier
+                .map_err(|error| cx.error(&jwks.node, error.to_string()))
+                .ok()
+        }
+        _ => {
+            cx.error(node, "tokens are verified either by 'jwks' or by 'secret'");
+            None
+        }
+    }
+}
+
+/// Reads a file that the configuration names, and has it watched.
+fn read_file(path: &Located<String>, cx: &mut Context<'_>) -> Option<String> {
+    let full = cx.resolve(&path.value);
+    cx.files.push(full.clone());
+    let text = std::fs::read_to_string(&full);
+    text.map_err(|error| {
+        cx.error(
+            &path.node,
+            format!("cannot read {}: {error}", full.display()),
+        )
+    })
+    .ok()
+}
+
+fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys> {
+    let mut fields = Fields::of(node, "api_key", cx)?;
+    let header: Option<HeaderName> = fields.optional("header", cx);
+    let query: Option<String> = fields.optional("query", cx);
+    let inline = fields.get("keys");
+    let file: Option<Located<String>> = fields.optional("keys_file", cx);
+    fields.finish(cx);
+    let place = match (header, query) {
+        (Some(name), None) => KeyPlace::Header(name),
+        (None, Some(name)) => KeyPlace::Query(name),
+        (None, None) => KeyPlace::Header(HeaderName::from_static("x-api-key")),
+        (Some(_), Some(_)) => {
+            cx.error(
+                node,
+                "an API key is either in a 'header' or in a 'query' parameter",
+            );
+            return None;
+        }
+    };
+    let mut keys = BTreeMap::new();
+    match (inline, file) {
+        (Some(list), None) => read_keys(list, plans, &mut keys, cx),
+        (None, Some(path)) => {
+            let text = read_file(&path, cx)?;
+            let full = cx.resolve(&path.value);
+            in_file(&full, text, cx, |node, cx| {
+                read_keys(node, plans, &mut keys, cx)
+            });
+        }
+        _ => cx.error(
+            node,
+            "API keys are given either as 'keys' or in a 'keys_file'",
+        ),
+    }
+    Some(ApiKeys { place, keys })
+}
+
+/// Reads another file; its errors point into it.
+fn in_file(
+    path: &Path,
+    text: String,
+    cx: &mut Context<'_>,
+    read: impl FnOnce(&Node, &mut Context<'_>),
+) {
+    let source = Arc::new(Source {
+        name: path.display().to_string(),
+        text,
+    });
+    let outer = std::mem::replace(&mut cx.source, Arc::clone(&source));
+    if let Some(node) = root(&source.text, cx) {
+        read(&node, cx);
+    }
+    cx.source = outer;
+}
+
+fn read_keys(
+    list: &Node,
+    plans: &[Plan],
+    keys: &mut BTreeMap<[u8; 32], ApiKey>,
+    cx: &mut Context<'_>,
+) {
+    // A file of keys may say `keys:` above its list, as the main file does.
+    if let Kind::Map(entries) = &list.kind
+        && let [(key, inner)] = entries.as_slice()
+        && key.name == "keys"
+    {
+        return read_keys(inner, plans, keys, cx);
+    }
+    let nodes = match &list.kind {
+        Kind::List(nodes) => nodes.as_slice(),
+        _ if list.is_null() => &[],
+        _ => {
+            return cx.error(
+                list,
+                format!("expected a list of keys, found {}", list.describe()),
+            );
+        }
+    };
+    for node in nodes {
+        let Some((hash, key)) = read_key(node, plans, cx) else {
+            continue;
+        };
+        if keys.values().any(|other| other.id == key.id) {
+            cx.error(node, format!("two keys have the id '{}'", key.id));
+        }
+        if keys.insert(hash, key).is_some() {
+            cx.error(node, "this key is in the list already");
+        }
+    }
+}
+
+fn read_key(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<([u8; 32], ApiKey)> {
+    let mut fields = Fields::of(node, "an API key", cx)?;
+    let id: Option<String> = fields.required("id", cx);
+    let hash: Option<Sha256> = fields.required("sha256", cx);
+    let plan = fields
+        .get("plan")
+        .and_then(|node| plan_index(node, plans, cx));
+    fields.finish(cx);
+    Some((
+        hash?.0,
+        ApiKey {
+            id: id?.into(),
+            plan,
+        },
+    ))
+}
+
+struct Sha256([u8; 32]);
+
+impl Read for Sha256 {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a SHA-256", |text| {
+            let digits: Option<Vec<u8>> = text
+                .chars()
+                .map(|c| c.to_digit(16).map(|d| d as u8))
+                .collect();
+            let bytes = digits.map(|d| {
+                d.chunks_exact(2)
+                    .map(|p| p[0] << 4 | p[1])
+                    .collect::<Vec<_>>()
+            });
+            let hash = bytes
+                .filter(|_| text.len() == 64)
+                .and_then(|bytes| bytes.try_into().ok());
+            hash.map(Self)
+                .ok_or_else(|| "64 hexadecimal digits, as `sluice key new` prints them".to_owned())
+        })
+    }
+}
+
+fn exempt(node: &Node, identity: &Identity, cx: &mut Context<'_>) -> Option<Exempt> {
+    let mut fields = Fields::of(node, "exempt", cx)?;
+    let ips = fields.optional("ips", cx).unwrap_or_default();
+    let ids: Vec<Located<String>> = fields.optional("api_keys", cx).unwrap_or_default();
+    fields.finish(cx);
+    for id in &ids {
+        let keys = identity.api_key.iter().flat_map(|keys| keys.keys.values());
+        let known: Vec<&str> = keys.map(|key| &*key.id).collect();
+        if !known.contains(&id.value.as_str()) {
+            let help = nearest(&id.value, known);
+            cx.error_with_help(
+                &id.node,
+                format!("there is no API key '{}'", id.value),
+                help,
+            );
+        }
+    }
+    Some(Exempt {
+        ips,
+        api_keys: ids.into_iter().map(|id| id.value).collect(),
+    })
+}

@@ -1,0 +1,186 @@
+//! What is wrong in a file, and where: message, file, line, column, the line itself with a caret
+//! under the offending part, and a suggestion where one is near.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A file as it was read.
+#[derive(Debug)]
+pub struct Source {
+    /// How the user named it.
+    pub name: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// A part of one line; lines and columns count from one, in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// The line.
+    pub line: usize,
+    /// The first character's column.
+    pub column: usize,
+    /// How many characters; the caret line is at least one wide.
+    pub width: usize,
+}
+
+/// Whether the file can be used in spite of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The file is refused.
+    Error,
+    /// The file is used; the user most likely meant something else.
+    Warning,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug)]
+pub struct Diagnostic {
+    /// Error or warning.
+    pub severity: Severity,
+    /// The file.
+    pub source: Arc<Source>,
+    /// Where in the file.
+    pub span: Span,
+    /// The value's path, such as `routes[2].limits[0].by`.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Span {
+            line,
+            column,
+            width,
+        } = self.span;
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let number = line.to_string();
+        let gutter = " ".repeat(number.len());
+        writeln!(f, "{severity}: {}", self.message)?;
+        writeln!(f, "{gutter}--> {}:{line}:{column}", self.source.name)?;
+        if let Some(text) = self.source.text.lines().nth(line.saturating_sub(1)) {
+            // Tabs stay tabs under themselves, so that the caret lands where the eye expects it.
+            let indent: String = text
+                .chars()
+                .take(column.saturating_sub(1))
+                .map(|c| if c == '\t' { '\t' } else { ' ' })
+                .collect();
+            let room = text
+                .chars()
+                .count()
+                .saturating_sub(column.saturating_sub(1));
+            let carets = "^".repeat(width.clamp(1, room.max(1)));
+            writeln!(f, "{gutter} |")?;
+            writeln!(f, "{number} | {text}")?;
+            write!(f, "{gutter} | {indent}{carets}")?;
+            match &self.help {
+                Some(help) => writeln!(f, " {help}")?,
+                None => writeln!(f)?,
+            }
+        } else if let Some(help) = &self.help {
+            writeln!(f, "{gutter} = {help}")?;
+        }
+        if !self.path.is_empty() {
+            writeln!(f, "{gutter} = at {}", self.path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that is wrong, in the order of the file.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnostics(Vec<Diagnostic>);
+
+impl Diagnostics {
+    pub(super) fn new(mut items: Vec<Diagnostic>) -> Self {
+        items.sort_by_key(|d| (d.severity == Severity::Warning, d.span.line, d.span.column));
+        Self(items)
+    }
+
+    /// One by one.
+    pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.0.iter()
+    }
+
+    /// How many make the file unusable.
+    pub fn errors(&self) -> usize {
+        self.0
+            .iter()
+            .filter(|d| d.severity == Severity::Error)
+            .count()
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, diagnostic) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{diagnostic}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `; did you mean 'x'?` for the candidate nearest to what was written, if any is near.
+pub(super) fn nearest<'a>(
+    written: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let limit = (written.chars().count() / 3).max(1);
+    let (distance, best) = candidates
+        .into_iter()
+        .map(|name| (edits(written, name), name))
+        .min_by_key(|&(d, _)| d)?;
+    (distance <= limit).then(|| format!("did you mean '{best}'?"))
+}
+
+/// How many characters must be inserted, removed, replaced, or swapped with their neighbour to
+/// turn one word into the other.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for (i, row) in rows.iter_mut().enumerate() {
+        row[0] = i;
+    }
+    rows[0] = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_suggested_and_far_ones_are_not() {
+        let fields = ["rate", "burst", "api_key", "by"];
+        assert_eq!(
+            nearest("api_kye", fields).unwrap(),
+            "did you mean 'api_key'?"
+        );
+        assert_eq!(
+            nearest("apikey", fields).unwrap(),
+            "did you mean 'api_key'?"
+        );
+        assert_eq!(nearest("rte", fields).unwrap(), "did you mean 'rate'?");
+        assert_eq!(nearest("frequency", fields), None);
+    }
+}

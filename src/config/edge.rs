@@ -1,0 +1,314 @@
+//! Sections about the edge of the gateway: listeners, admin, server guards, headers, logging, and
+//! the store.
+
+use super::grammar;
+use super::model::{AccessLog, Admin, Headers, Server};
+use super::read::{Context, Fields, Read, one_of, parsed, text};
+use super::tree::{Kind, Node};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// `listen`: one address, or a list.
+pub(super) struct Listen(pub(super) Vec<SocketAddr>);
+
+struct Listener(SocketAddr);
+
+impl Read for Listen {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let listeners: Vec<Listener> = Vec::read(node, cx)?;
+        let addresses: Vec<SocketAddr> = listeners.into_iter().map(|l| l.0).collect();
+        for (index, address) in addresses.iter().enumerate() {
+            if address.port() != 0 && addresses[..index].contains(address) {
+                cx.error(node, format!("{address} is listened on twice"));
+            }
+        }
+        if addresses.is_empty() {
+            cx.error(node, "at least one address to listen on is needed");
+        }
+        Some(Self(addresses))
+    }
+}
+
+impl Read for Listener {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let Kind::Map(_) = node.kind else {
+            return SocketAddr::read(node, cx).map(Self);
+        };
+        let mut fields = Fields::of(node, "a listener", cx)?;
+        let address = fields.required("address", cx);
+        if let Some(flag) = fields.get("proxy_protocol")
+            && bool::read(flag, cx) == Some(true)
+        {
+            cx.error(flag, "'proxy_protocol: true' is not supported yet");
+        }
+        fields.later(&["tls"]);
+        fields.finish(cx);
+        address.map(Self)
+    }
+}
+
+impl Read for SocketAddr {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "an address", |text| {
+            let local = text
+                .strip_prefix("localhost:")
+                .map(|port| format!("127.0.0.1:{port}"));
+            let written = local.as_deref().unwrap_or(text);
+            written.parse().map_err(|_| {
+                "an address looks like 0.0.0.0:8080, 127.0.0.1:8080 or [::]:8080".to_owned()
+            })
+        })
+    }
+}
+
+impl Read for Admin {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let admin = if let Kind::Map(_) = node.kind {
+            let mut fields = Fields::of(node, "admin", cx)?;
+            let address = fields.required("address", cx);
+            let token = fields.optional("token", cx);
+            fields.finish(cx);
+            Self {
+                address: address?,
+                token,
+            }
+        } else {
+            Self {
+                address: SocketAddr::read(node, cx)?,
+                token: None,
+            }
+        };
+        if !admin.address.ip().is_loopback() && admin.token.is_none() {
+            cx.error_with_help(
+                node,
+                "an admin listener beyond loopback needs a token",
+                format!(
+                    "admin: {{ address: {}, token: \"${{ADMIN_TOKEN}}\" }}",
+                    admin.address
+                ),
+            );
+        }
+        Some(admin)
+    }
+}
+
+/// `store`: where counters live.
+pub(super) struct Store {
+    pub(super) max_keys: usize,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            max_keys: 1_000_000,
+        }
+    }
+}
+
+impl Read for Store {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let Kind::Map(_) = node.kind else {
+            let name = text(node, cx, "a store")?;
+            if name == "redis" {
+                cx.error(node, "'redis' is not supported yet");
+                return None;
+            }
+            return one_of(node, cx, "a store", &[("memory", ())]).map(|()| Self::default());
+        };
+        let mut fields = Fields::of(node, "store", cx)?;
+        let mut store = Self::default();
+        if let Some(memory) = fields.get("memory") {
+            let mut fields = Fields::of(memory, "the memory store", cx)?;
+            if let Some(max_keys) = fields.get("max_keys") {
+                store.max_keys = usize::read(max_keys, cx)?;
+                if store.max_keys < 1000 {
+                    cx.error(max_keys, "at least 1000 keys");
+                }
+            }
+            fields.later(&["snapshot"]);
+            fields.finish(cx);
+        }
+        fields.later(&["redis", "on_failure", "local_share"]);
+        fields.finish(cx);
+        Some(store)
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self {
+            x_ratelimit: true,
+            ietf: true,
+            retry_jitter: 0.1,
+        }
+    }
+}
+
+impl Read for Headers {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        const STYLES: [(&str, (bool, bool)); 4] = [
+            ("both", (true, true)),
+            ("x-ratelimit", (true, false)),
+            ("ietf", (false, true)),
+            ("none", (false, false)),
+        ];
+        let mut fields = Fields::of(node, "headers", cx)?;
+        let style = fields
+            .get("style")
+            .and_then(|node| one_of(node, cx, "a header style", &STYLES));
+        let jitter = fields.get("retry_jitter").and_then(|node| share(node, cx));
+        fields.finish(cx);
+        let default = Self::default();
+        let (x_ratelimit, ietf) = style.unwrap_or((default.x_ratelimit, default.ietf));
+        Some(Self {
+            x_ratelimit,
+            ietf,
+            retry_jitter: jitter.unwrap_or(default.retry_jitter),
+        })
+    }
+}
+
+fn share(node: &Node, cx: &mut Context<'_>) -> Option<f64> {
+    parsed(node, cx, "a share", grammar::share)
+}
+
+fn size(node: &Node, cx: &mut Context<'_>) -> Option<u64> {
+    parsed(node, cx, "a size", grammar::size)
+}
+
+const MAX_BODY_BYTES: u64 = 10 << 20;
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            max_headers: 100,
+            max_header_bytes: 64 << 10,
+            max_body_bytes: Some(MAX_BODY_BYTES),
+            max_connections: 20_000,
+            shutdown_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Read for Server {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let mut fields = Fields::of(node, "server", cx)?;
+        let default = Self::default();
+        let max_header_bytes = fields.get("max_header_bytes").and_then(|node| {
+            let bytes = size(node, cx)?;
+            if !(8192..=1 << 20).contains(&bytes) {
+                cx.error(node, "a request's head may be 8KiB to 1MiB large");
+            }
+            usize::try_from(bytes).ok()
+        });
+        let max_headers = fields.get("max_headers").and_then(|node| {
+            let count = usize::read(node, cx)?;
+            if !(1..=1000).contains(&count) {
+                cx.error(node, "between 1 and 1000 header lines");
+            }
+            Some(count)
+        });
+        let server = Self {
+            header_timeout: positive(&mut fields, "header_timeout", cx, default.header_timeout),
+            idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
+            max_headers: max_headers.unwrap_or(default.max_headers),
+            max_header_bytes: max_header_bytes.unwrap_or(default.max_header_bytes),
+            max_body_bytes: max_body(&mut fields, cx).unwrap_or(default.max_body_bytes),
+            max_connections: fields
+                .optional("max_connections", cx)
+                .unwrap_or(default.max_connections),
+            shutdown_grace: fields
+                .optional("shutdown_grace", cx)
+                .unwrap_or(default.shutdown_grace),
+        };
+        fields.finish(cx);
+        Some(server)
+    }
+}
+
+/// A duration that must not be zero.
+pub(super) fn positive(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    cx: &mut Context<'_>,
+    default: Duration,
+) -> Duration {
+    let Some(node) = fields.get(name) else {
+        return default;
+    };
+    let value = Duration::read(node, cx).unwrap_or(default);
+    if value.is_zero() {
+        cx.error(node, "a time-out of nothing would let nothing pass");
+    }
+    value
+}
+
+/// `max_body_bytes`: a size, or `none` for no limit. The outer `None`: not given.
+pub(super) fn max_body(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Option<u64>> {
+    let node = fields.get("max_body_bytes")?;
+    match &node.kind {
+        Kind::Scalar(scalar) if scalar.text == "none" => Some(None),
+        _ => size(node, cx).map(Some),
+    }
+}
+
+/// What routes take unless they say otherwise; errors are reported when `server` itself is read.
+pub(super) fn default_max_body(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<u64> {
+    let known = cx.problems.len();
+    let server: Server = fields.optional("server", cx).unwrap_or_default();
+    cx.problems.truncate(known);
+    server.max_body_bytes
+}
+
+/// `logging`: the access log, or `None` when it is off.
+pub(super) struct Logging(pub(super) Option<AccessLog>);
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self(Some(AccessLog {
+            allowed: 1.0,
+            rejected: 0.01,
+        }))
+    }
+}
+
+impl Read for Logging {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        let mut fields = Fields::of(node, "logging", cx)?;
+        let access = fields.get("access");
+        fields.finish(cx);
+        let Some(node) = access else {
+            return Some(Self::default());
+        };
+        if let Kind::Scalar(scalar) = &node.kind {
+            // YAML 1.1 habits: `off` is a word, `false` says the same.
+            return match scalar.text.as_str() {
+                "off" | "false" => Some(Self(None)),
+                "on" | "true" | "json" => Some(Self::default()),
+                _ => {
+                    let help = "off, or { format: json, sample: { allowed: 100%, rejected: 1% } }";
+                    cx.error_with_help(node, "this is no access log", help.to_owned());
+                    None
+                }
+            };
+        }
+        let mut fields = Fields::of(node, "the access log", cx)?;
+        if let Some(format) = fields.get("format") {
+            one_of(format, cx, "a format of the access log", &[("json", ())])?;
+        }
+        let Self(default) = Self::default();
+        let mut log = default?;
+        if let Some(sample) = fields.get("sample") {
+            let mut fields = Fields::of(sample, "sample", cx)?;
+            let allowed = fields.get("allowed").and_then(|node| share(node, cx));
+            let rejected = fields.get("rejected").and_then(|node| share(node, cx));
+            fields.finish(cx);
+            log.allowed = allowed.unwrap_or(log.allowed);
+            log.rejected = rejected.unwrap_or(log.rejected);
+        }
+        fields.finish(cx);
+        Some(Self(Some(log)))
+    }
+}

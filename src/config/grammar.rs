@@ -1,0 +1,157 @@
+//! The small languages inside scalars: durations, sizes, shares, rates.
+
+use crate::clock::{Micros, SECOND, micros};
+use crate::limit::Rate;
+use std::time::Duration;
+
+const DAY: Micros = 86_400 * SECOND;
+
+/// `250ms`, `30s`, `5m`, `2h`, `7d`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    const HELP: &str = "a duration looks like 250ms, 30s, 5m, 2h or 7d";
+    let (number, unit) = split_number(text).ok_or(HELP)?;
+    let per_unit: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(HELP.into()),
+    };
+    let millis = number
+        .checked_mul(per_unit)
+        .filter(|ms| *ms <= 3_660 * 86_400_000);
+    millis
+        .map(Duration::from_millis)
+        .ok_or_else(|| "at most ten years".into())
+}
+
+/// `512`, `64KiB`, `10MiB`, `1GiB`: bytes.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    const HELP: &str = "a size looks like 512, 64KiB, 10MiB or 1GiB";
+    let (number, unit) = split_number(text).ok_or(HELP)?;
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        "KB" | "MB" | "GB" | "kB" => {
+            return Err(format!("write {number}{}iB", &unit[..1].to_uppercase()));
+        }
+        _ => return Err(HELP.into()),
+    };
+    number
+        .checked_shl(shift)
+        .filter(|n| n >> shift == number)
+        .ok_or_else(|| "that is too large".into())
+}
+
+/// `20%`, as a share of one.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    const HELP: &str = "a share looks like 20%";
+    let number = text.strip_suffix('%').ok_or(HELP)?.trim_end();
+    let value: f64 = number.parse().map_err(|_| HELP)?;
+    if (0.0..=100.0).contains(&value) {
+        Ok(value / 100.0)
+    } else {
+        Err("between 0% and 100%".into())
+    }
+}
+
+/// `100/minute`, `5000/s`, `100/30s`, `10000/month`.
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    const HELP: &str = "a rate looks like 100/minute, 5/10m or 10000/month";
+    let (count, window) = text.split_once('/').ok_or(HELP)?;
+    let count: u64 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
+    let count = u32::try_from(count).map_err(|_| format!("at most {} per window", u32::MAX))?;
+    Ok(Rate {
+        count,
+        window: self::window(window.trim()).ok_or(HELP)?,
+    })
+}
+
+/// A month is 30 days here; a calendar month is the fixed window's business.
+fn window(text: &str) -> Option<Micros> {
+    Some(match text {
+        "s" | "sec" | "second" => SECOND,
+        "m" | "min" | "minute" => 60 * SECOND,
+        "h" | "hour" => 3600 * SECOND,
+        "d" | "day" => DAY,
+        "w" | "week" => 7 * DAY,
+        "month" => 30 * DAY,
+        other => micros(duration(other).ok()?),
+    })
+}
+
+/// Leading digits, and what follows them.
+fn split_number(text: &str) -> Option<(u64, &str)> {
+    let digits = text
+        .bytes()
+        .take_while(|b| b.is_ascii_digit() || *b == b'_')
+        .count();
+    let number = text[..digits].replace('_', "").parse().ok()?;
+    Some((number, text[digits..].trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        for bad in ["", "5", "ms", "-1s", "1.5s", "5 years", "99999999999999d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("512"), Ok(512));
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert_eq!(size("10MiB"), Ok(10_485_760));
+        assert_eq!(size("64KB").unwrap_err(), "write 64KiB");
+        for bad in ["", "KiB", "1 parsec", "99999999999999TiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shares() {
+        assert_eq!(share("20%"), Ok(0.2));
+        assert_eq!(share("0.5%"), Ok(0.005));
+        for bad in ["20", "101%", "-1%", "NaN%", "%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        let cases = [
+            ("100/minute", 100, 60 * SECOND),
+            ("5000/s", 5000, SECOND),
+            ("100/30s", 100, 30 * SECOND),
+            ("5/10m", 5, 600 * SECOND),
+            ("1_000_000/month", 1_000_000, 30 * DAY),
+            ("3/w", 3, 7 * DAY),
+            ("2 / h", 2, 3600 * SECOND),
+        ];
+        for (text, count, window) in cases {
+            assert_eq!(rate(text), Ok(Rate { count, window }), "{text}");
+        }
+        for bad in [
+            "100",
+            "100/",
+            "/minute",
+            "-1/s",
+            "1.5/s",
+            "100/fortnight",
+            "9999999999/s",
+        ] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+}

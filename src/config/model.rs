@@ -1,0 +1,330 @@
+//! What a valid `gateway.yaml` says, as types. Knows nothing of the runtime; nothing in here can
+//! still turn out to be wrong.
+
+use crate::limit::{Quota, Rate};
+use crate::token::Verifier;
+use http::{HeaderName, HeaderValue, Method};
+use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The whole file.
+#[derive(Debug)]
+pub struct Config {
+    /// Where callers connect.
+    pub listen: Vec<SocketAddr>,
+    /// Metrics and health.
+    pub admin: Option<Admin>,
+    /// The memory store's cap.
+    pub max_keys: usize,
+    /// Who callers are.
+    pub identity: Identity,
+    /// Plans in the order of the file; limits refer to them by index.
+    pub plans: Vec<Plan>,
+    /// The plan of those who have none.
+    pub default_plan: usize,
+    /// Who is not limited.
+    pub exempt: Exempt,
+    /// Limits that guard every request.
+    pub limits: Vec<Limit>,
+    /// Backends; routes refer to them by index.
+    pub upstreams: Vec<Upstream>,
+    /// In the order of the file, which does not matter.
+    pub routes: Vec<Route>,
+    /// What callers are told.
+    pub headers: Headers,
+    /// The guards of the edge.
+    pub server: Server,
+    /// The access log, unless it is off.
+    pub access_log: Option<AccessLog>,
+    /// Every file this was made of, for the watcher.
+    pub files: Vec<PathBuf>,
+}
+
+/// The admin listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What callers must present, but for health.
+    pub token: Option<String>,
+}
+
+/// Who callers are.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// Peers whose word on the caller's address (and user) counts.
+    pub trusted_proxies: Vec<IpNet>,
+    /// IPv6 callers are one caller per prefix of this length.
+    pub ipv6_prefix: u8,
+    /// How users are known.
+    pub user: Option<UserSource>,
+    /// How API keys are known.
+    pub api_key: Option<ApiKeys>,
+}
+
+/// How users are known.
+#[derive(Clone, Debug)]
+pub enum UserSource {
+    /// A verified bearer token.
+    Jwt(Arc<Verifier>),
+    /// A header that only trusted proxies can set.
+    Header(HeaderName),
+}
+
+/// How API keys are known.
+#[derive(Clone, Debug)]
+pub struct ApiKeys {
+    /// Where a caller puts the key.
+    pub place: KeyPlace,
+    /// All keys, by the SHA-256 of the key.
+    pub keys: BTreeMap<[u8; 32], ApiKey>,
+}
+
+/// Where a caller puts an API key.
+#[derive(Clone, Debug)]
+pub enum KeyPlace {
+    /// In a header.
+    Header(HeaderName),
+    /// In a query parameter.
+    Query(String),
+}
+
+/// One API key.
+#[derive(Clone, Debug)]
+pub struct ApiKey {
+    /// What it is called in limits, logs and metrics.
+    pub id: Arc<str>,
+    /// Index of its plan.
+    pub plan: Option<usize>,
+}
+
+/// A named set of rates.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// `rate`, `quota`, or whatever the file calls them.
+    pub rates: BTreeMap<String, Rate>,
+    /// The bucket's size for `rate: plan`.
+    pub burst: Option<u32>,
+}
+
+/// Callers that no limit applies to.
+#[derive(Clone, Debug, Default)]
+pub struct Exempt {
+    /// By address.
+    pub ips: Vec<IpNet>,
+    /// By API key id.
+    pub api_keys: Vec<String>,
+}
+
+/// What callers are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Attribute {
+    /// The caller's address.
+    Ip,
+    /// The verified user.
+    User,
+    /// The API key's id.
+    ApiKey,
+    /// A header's value.
+    Header(HeaderName),
+}
+
+/// The order in which layers are decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// By ip alone.
+    Ip,
+    /// By user alone.
+    User,
+    /// By API key alone.
+    ApiKey,
+    /// By headers and combinations.
+    Other,
+    /// One counter for everybody.
+    Global,
+}
+
+/// One limit.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// What headers, logs and metrics call it, and what its counters are keyed by.
+    pub name: String,
+    /// What it counts by; nothing for a global limit.
+    pub by: Vec<Attribute>,
+    /// In whose presence it does not apply.
+    pub unless: Vec<Attribute>,
+    /// How much it allows.
+    pub quotas: Quotas,
+    /// Tokens a request takes.
+    pub cost: u32,
+    /// Counts and reports, but never rejects.
+    pub shadow: bool,
+}
+
+impl Limit {
+    /// Where in the order of layers it is decided.
+    pub fn layer(&self) -> Layer {
+        match self.by.as_slice() {
+            [] => Layer::Global,
+            [Attribute::Ip] => Layer::Ip,
+            [Attribute::User] => Layer::User,
+            [Attribute::ApiKey] => Layer::ApiKey,
+            _ => Layer::Other,
+        }
+    }
+}
+
+/// How much a limit allows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Quotas {
+    /// The same for everybody.
+    Fixed(Quota),
+    /// What the caller's plan says, by the plan's index.
+    ByPlan(Vec<Quota>),
+}
+
+/// A backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// Its name.
+    pub name: String,
+    /// Where it runs.
+    pub endpoints: Vec<Endpoint>,
+    /// How requests are spread.
+    pub balance: Balance,
+    /// How long each step may take.
+    pub timeouts: Timeouts,
+}
+
+/// One address of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Its share of requests, relative to the others'.
+    pub weight: u32,
+}
+
+/// How requests are spread over endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// In turn.
+    RoundRobin,
+    /// The less busy of two picked at random.
+    #[default]
+    LeastRequests,
+}
+
+/// How long each step towards a backend may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect.
+    pub connect: Duration,
+    /// From the request until the head of its response.
+    pub response: Duration,
+    /// How long an unused connection is kept.
+    pub idle: Duration,
+}
+
+/// One route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// What logs and metrics call it.
+    pub name: String,
+    /// Host names; none means any.
+    pub hosts: Vec<Host>,
+    /// Which paths.
+    pub path: PathPattern,
+    /// Which methods; none means any.
+    pub methods: Vec<Method>,
+    /// Index of the upstream.
+    pub upstream: usize,
+    /// What callers must present.
+    pub require: Require,
+    /// Limits of this route, beside those for all.
+    pub limits: Vec<Limit>,
+    /// Taken off the path before it is forwarded.
+    pub strip_prefix: Option<String>,
+    /// Set on the forwarded request.
+    pub set_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Removed from the forwarded request.
+    pub remove_headers: Vec<HeaderName>,
+    /// The largest body of a request.
+    pub max_body_bytes: Option<u64>,
+}
+
+/// A host a route answers to, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// This very name.
+    Exact(String),
+    /// Any name below this one: `example.com` for `*.example.com`.
+    Below(String),
+}
+
+/// The paths of a route, normalised.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PathPattern {
+    /// This very path.
+    Exact(String),
+    /// This path and everything below it; the empty string covers everything.
+    Prefix(String),
+}
+
+/// What callers must present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Require {
+    /// A user.
+    pub user: bool,
+    /// An API key.
+    pub api_key: bool,
+    /// One of the two is enough.
+    pub either: bool,
+}
+
+/// What callers are told of their limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Headers {
+    /// `X-RateLimit-*`.
+    pub x_ratelimit: bool,
+    /// `RateLimit` and `RateLimit-Policy`.
+    pub ietf: bool,
+    /// The largest share that is added to `Retry-After`.
+    pub retry_jitter: f64,
+}
+
+/// The guards of the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// From a request's first byte until its last header.
+    pub header_timeout: Duration,
+    /// How long a connection may do nothing.
+    pub idle_timeout: Duration,
+    /// Header lines of a request.
+    pub max_headers: usize,
+    /// Bytes of a request's head.
+    pub max_header_bytes: usize,
+    /// Bytes of a request's body.
+    pub max_body_bytes: Option<u64>,
+    /// Connections in all.
+    pub max_connections: usize,
+    /// How long requests in flight may take after a signal to stop.
+    pub shutdown_grace: Duration,
+}
+
+/// The access log.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AccessLog {
+    /// The share of admitted requests that is logged.
+    pub allowed: f64,
+    /// The share of rejected requests that is logged.
+    pub rejected: f64,
+}

@@ -1,0 +1,294 @@
+//! From located nodes to types, collecting errors instead of stopping at the first.
+//!
+//! [`Read`] turns one node into one type and reports what it cannot; [`Fields`] takes a map apart
+//! field by field, and at its end knows which fields nobody asked for.
+
+use super::diagnostics::{Diagnostic, Severity, Source, Span, nearest};
+use super::tree::{Kind, Node};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What reading needs beside the node: where to put errors, and where files are.
+pub(super) struct Context<'a> {
+    pub(super) source: Arc<Source>,
+    /// Paths in the file are relative to it.
+    pub(super) folder: PathBuf,
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) problems: Vec<Diagnostic>,
+    /// Files that the configuration is made of beside the main one.
+    pub(super) files: Vec<PathBuf>,
+}
+
+impl Context<'_> {
+    pub(super) fn error(&mut self, node: &Node, message: impl Into<String>) {
+        self.report(Severity::Error, node.span, &node.path, message.into(), None);
+    }
+
+    pub(super) fn error_with_help(
+        &mut self,
+        node: &Node,
+        message: impl Into<String>,
+        help: impl Into<Option<String>>,
+    ) {
+        self.report(
+            Severity::Error,
+            node.span,
+            &node.path,
+            message.into(),
+            help.into(),
+        );
+    }
+
+    pub(super) fn warn(&mut self, node: &Node, message: impl Into<String>) {
+        self.report(
+            Severity::Warning,
+            node.span,
+            &node.path,
+            message.into(),
+            None,
+        );
+    }
+
+    pub(super) fn report(
+        &mut self,
+        severity: Severity,
+        span: Span,
+        path: &str,
+        message: String,
+        help: Option<String>,
+    ) {
+        let (source, path) = (Arc::clone(&self.source), path.to_owned());
+        self.problems.push(Diagnostic {
+            severity,
+            source,
+            span,
+            path,
+            message,
+            help,
+        });
+    }
+
+    /// A file named in the configuration, relative to it.
+    pub(super) fn resolve(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+}
+
+/// A type that can be read from a node. `None` was reported.
+pub(super) trait Read: Sized {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self>;
+}
+
+/// The text of a scalar, or a report that `expected` was expected.
+pub(super) fn text<'n>(node: &'n Node, cx: &mut Context<'_>, expected: &str) -> Option<&'n str> {
+    match &node.kind {
+        Kind::Scalar(scalar) if !node.is_null() => Some(&scalar.text),
+        _ => {
+            cx.error(
+                node,
+                format!("expected {expected}, found {}", node.describe()),
+            );
+            None
+        }
+    }
+}
+
+/// Reads a scalar by a grammar of its own.
+pub(super) fn parsed<T>(
+    node: &Node,
+    cx: &mut Context<'_>,
+    expected: &str,
+    grammar: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let text = text(node, cx, expected)?;
+    match grammar(text) {
+        Ok(value) => Some(value),
+        Err(help) => {
+            cx.error_with_help(node, format!("'{text}' is not {expected}"), help);
+            None
+        }
+    }
+}
+
+/// One of a few words.
+pub(super) fn one_of<T: Copy>(
+    node: &Node,
+    cx: &mut Context<'_>,
+    expected: &str,
+    words: &[(&str, T)],
+) -> Option<T> {
+    let text = text(node, cx, expected)?;
+    let found = words.iter().find(|(word, _)| *word == text);
+    if found.is_none() {
+        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let help = nearest(text, names.iter().copied())
+            .unwrap_or_else(|| format!("one of: {}", names.join(", ")));
+        cx.error_with_help(node, format!("'{text}' is not {expected}"), help);
+    }
+    found.map(|(_, value)| *value)
+}
+
+impl Read for String {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        text(node, cx, "text").map(str::to_owned)
+    }
+}
+
+impl Read for Duration {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a duration", super::grammar::duration)
+    }
+}
+
+/// Numbers and booleans are typed by serde_yaml, which knows YAML's rules for them.
+fn plain<T: serde::de::DeserializeOwned>(
+    node: &Node,
+    cx: &mut Context<'_>,
+    expected: &str,
+) -> Option<T> {
+    let value = match &node.kind {
+        Kind::Scalar(scalar) if scalar.plain => serde_yaml::from_str(&scalar.text).ok(),
+        _ => None,
+    };
+    if value.is_none() {
+        cx.error(
+            node,
+            format!("expected {expected}, found {}", node.describe()),
+        );
+    }
+    value
+}
+
+impl Read for u32 {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        plain(node, cx, "a whole number")
+    }
+}
+
+impl Read for usize {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        plain(node, cx, "a whole number")
+    }
+}
+
+impl Read for bool {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        plain(node, cx, "true or false")
+    }
+}
+
+/// A list; where one item is enough it may stand alone.
+impl<T: Read> Read for Vec<T> {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        match &node.kind {
+            _ if node.is_null() => Some(Vec::new()),
+            Kind::List(items) => Some(items.iter().filter_map(|item| T::read(item, cx)).collect()),
+            _ => T::read(node, cx).map(|item| vec![item]),
+        }
+    }
+}
+
+/// A value that remembers where it stood, for checks against the rest of the file.
+#[derive(Clone, Debug)]
+pub(super) struct Located<T> {
+    pub(super) value: T,
+    pub(super) node: Node,
+}
+
+impl<T: Read> Read for Located<T> {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        T::read(node, cx).map(|value| Self {
+            value,
+            node: node.clone(),
+        })
+    }
+}
+
+/// A map being taken apart.
+pub(super) struct Fields<'n> {
+    node: &'n Node,
+    what: &'static str,
+    entries: &'n [(super::tree::Key, Node)],
+    known: Vec<&'static str>,
+    later: Vec<&'static str>,
+}
+
+impl<'n> Fields<'n> {
+    pub(super) fn of(node: &'n Node, what: &'static str, cx: &mut Context<'_>) -> Option<Self> {
+        match &node.kind {
+            Kind::Map(entries) => Some(Self {
+                node,
+                what,
+                entries,
+                known: Vec::new(),
+                later: Vec::new(),
+            }),
+            _ => {
+                cx.error(
+                    node,
+                    format!("expected {what} (a map), found {}", node.describe()),
+                );
+                None
+            }
+        }
+    }
+
+    /// The map itself.
+    pub(super) fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// A field's node; `None` when it is absent or empty.
+    pub(super) fn get(&mut self, name: &'static str) -> Option<&'n Node> {
+        self.known.push(name);
+        let entry = self.entries.iter().find(|(key, _)| key.name == name);
+        entry.map(|(_, node)| node).filter(|node| !node.is_null())
+    }
+
+    pub(super) fn optional<T: Read>(
+        &mut self,
+        name: &'static str,
+        cx: &mut Context<'_>,
+    ) -> Option<T> {
+        self.get(name).and_then(|node| T::read(node, cx))
+    }
+
+    pub(super) fn required<T: Read>(
+        &mut self,
+        name: &'static str,
+        cx: &mut Context<'_>,
+    ) -> Option<T> {
+        match self.get(name) {
+            Some(node) => T::read(node, cx),
+            None => {
+                cx.error(self.node, format!("{} needs '{name}'", self.what));
+                None
+            }
+        }
+    }
+
+    /// Fields of the contract that are not built yet: refused by name, never ignored.
+    pub(super) fn later(&mut self, names: &[&'static str]) {
+        self.later.extend(names);
+    }
+
+    /// Reports every field that nobody asked for.
+    pub(super) fn finish(self, cx: &mut Context<'_>) {
+        for (key, node) in self.entries {
+            let name = key.name.as_str();
+            if self.known.contains(&name) {
+                continue;
+            }
+            let (message, help) = if self.later.contains(&name) {
+                (format!("'{name}' is not supported yet"), None)
+            } else {
+                let candidates = self.known.iter().chain(&self.later).copied();
+                let help = nearest(name, candidates)
+                    .or_else(|| Some(format!("known here: {}", self.known.join(", "))));
+                (format!("{} has no field '{name}'", self.what), help)
+            };
+            cx.report(Severity::Error, key.span, &node.path, message, help);
+        }
+    }
+}

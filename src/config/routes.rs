@@ -1,0 +1,342 @@
+//! Routes: which requests go where, and what guards them.
+
+use super::callers::Callers;
+use super::diagnostics::nearest;
+use super::edge;
+use super::limits::{self, Names, valid_name};
+use super::model::{Host, PathPattern, Require, Route, Upstream};
+use super::read::{Context, Fields, Located, Read, one_of, parsed, text};
+use super::tree::{Kind, Node};
+use crate::path::normalise;
+use http::{HeaderName, HeaderValue, Method, header};
+use std::collections::HashMap;
+
+/// What routes refer to.
+pub(super) struct Shared<'a> {
+    pub(super) callers: &'a Callers,
+    pub(super) upstreams: &'a [Upstream],
+    pub(super) max_body_bytes: Option<u64>,
+}
+
+pub(super) fn read_all(
+    fields: &mut Fields<'_>,
+    shared: &Shared<'_>,
+    names: &mut Names,
+    cx: &mut Context<'_>,
+) -> Vec<Route> {
+    let Some(node) = fields.get("routes") else {
+        cx.error(fields.node(), "gateway.yaml needs 'routes'");
+        return Vec::new();
+    };
+    let Kind::List(nodes) = &node.kind else {
+        cx.error(
+            node,
+            format!("expected a list of routes, found {}", node.describe()),
+        );
+        return Vec::new();
+    };
+    let mut routes = Vec::new();
+    let mut taken = HashMap::new();
+    for node in nodes {
+        let Some(route) = route(node, shared, names, cx) else {
+            continue;
+        };
+        claim(&route, node, &mut taken, cx);
+        routes.push(route);
+    }
+    routes
+}
+
+/// No two routes answer to the same host, path and method: neither would be more specific.
+fn claim(
+    route: &Route,
+    node: &Node,
+    taken: &mut HashMap<(Option<Host>, PathPattern, Option<Method>), usize>,
+    cx: &mut Context<'_>,
+) {
+    let hosts = either_or_none(&route.hosts);
+    let methods = either_or_none(&route.methods);
+    let all = hosts.flat_map(|host| methods.clone().map(move |method| (host.clone(), method)));
+    for (host, method) in all {
+        if let Some(line) = taken.insert((host, route.path.clone(), method), node.span.line) {
+            let message =
+                format!("the route on line {line} answers to the same host, path and method");
+            return cx.error(node, message);
+        }
+    }
+}
+
+fn either_or_none<T: Clone>(items: &[T]) -> impl Iterator<Item = Option<T>> + Clone {
+    let none = items.is_empty().then_some(None);
+    items.iter().cloned().map(Some).chain(none)
+}
+
+fn route(
+    node: &Node,
+    shared: &Shared<'_>,
+    names: &mut Names,
+    cx: &mut Context<'_>,
+) -> Option<Route> {
+    let mut fields = Fields::of(node, "a route", cx)?;
+    let path: Option<Located<PathPattern>> = fields.required("path", cx);
+    let written = fields.get("path").and_then(|node| match &node.kind {
+        Kind::Scalar(scalar) => Some(scalar.text.clone()),
+        _ => None,
+    });
+    let given = fields
+        .get("name")
+        .and_then(|node| parsed(node, cx, "a name", valid_name));
+    let name = given.or(written);
+    let hosts = fields.optional("hosts", cx).unwrap_or_default();
+    let methods = fields.optional("methods", cx).unwrap_or_default();
+    let upstream: Option<Located<String>> = fields.required("upstream", cx);
+    let upstream = upstream.and_then(|name| upstream_index(&name, shared.upstreams, cx));
+    let require = fields
+        .get("require")
+        .and_then(|node| require(node, shared.callers, cx));
+    let limits = limits::read_all(
+        fields.get("limits"),
+        name.as_deref().unwrap_or("route"),
+        shared.callers,
+        names,
+        cx,
+    );
+    let strip_prefix = rewrite(&mut fields, path.as_ref().map(|path| &path.value), cx);
+    let (set_headers, remove_headers) = request_headers(&mut fields, cx);
+    let max_body_bytes = edge::max_body(&mut fields, cx).unwrap_or(shared.max_body_bytes);
+    fields.later(&["priority"]);
+    fields.finish(cx);
+    Some(Route {
+        name: name?,
+        hosts,
+        path: path?.value,
+        methods,
+        upstream: upstream?,
+        require: require.unwrap_or_default(),
+        limits,
+        strip_prefix,
+        set_headers,
+        remove_headers,
+        max_body_bytes,
+    })
+}
+
+fn upstream_index(
+    name: &Located<String>,
+    upstreams: &[Upstream],
+    cx: &mut Context<'_>,
+) -> Option<usize> {
+    let index = upstreams
+        .iter()
+        .position(|upstream| upstream.name == name.value);
+    if index.is_none() {
+        let help = nearest(
+            &name.value,
+            upstreams.iter().map(|upstream| upstream.name.as_str()),
+        );
+        cx.error_with_help(
+            &name.node,
+            format!("there is no upstream '{}'", name.value),
+            help,
+        );
+    }
+    index
+}
+
+impl Read for PathPattern {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a path", |text| {
+            let (path, prefix) = match text.strip_suffix("/*") {
+                Some(prefix) => (prefix, true),
+                None => (text, text == "/"),
+            };
+            if path.contains(['*', '?']) {
+                return Err(
+                    "a '*' stands only at the end, as in /api/*; a '?' has no place".into(),
+                );
+            }
+            let whole = if path.is_empty() { "/" } else { path };
+            let normal = normalise(whole).map_err(|error| error.to_string())?;
+            if normal != whole {
+                return Err(format!("write it as '{normal}'"));
+            }
+            Ok(if prefix {
+                Self::Prefix(path.trim_end_matches('/').to_owned())
+            } else {
+                Self::Exact(path.to_owned())
+            })
+        })
+    }
+}
+
+impl Read for Host {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a host", |text| {
+            let lower = text.to_ascii_lowercase();
+            let (name, below) = match lower.strip_prefix("*.") {
+                Some(name) => (name, true),
+                None => (lower.as_str(), false),
+            };
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            let address = name.starts_with('[') && name.ends_with(']');
+            if name.is_empty() || !(address || name.chars().all(plain)) || name.starts_with('.') {
+                return Err(
+                    "a host looks like api.example.com or *.example.com, without a port".into(),
+                );
+            }
+            Ok(if below {
+                Self::Below(name.to_owned())
+            } else {
+                Self::Exact(name.to_owned())
+            })
+        })
+    }
+}
+
+impl Read for Method {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a method", |text| {
+            let method: Method = text
+                .parse()
+                .map_err(|_| "a method looks like GET or POST")?;
+            match method {
+                Method::CONNECT | Method::TRACE => {
+                    Err("CONNECT and TRACE are never forwarded".into())
+                }
+                _ if text.chars().any(|c| c.is_ascii_lowercase()) => Err(format!(
+                    "methods are written in capitals: {}",
+                    text.to_ascii_uppercase()
+                )),
+                _ => Ok(method),
+            }
+        })
+    }
+}
+
+fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Require> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Word {
+        User,
+        ApiKey,
+        Any,
+    }
+    let words = [
+        ("api_key", Word::ApiKey),
+        ("user", Word::User),
+        ("any", Word::Any),
+    ];
+    let (list, nodes) = match &node.kind {
+        Kind::List(nodes) => (true, nodes.as_slice()),
+        _ => (false, std::slice::from_ref(node)),
+    };
+    let mut require = Require::default();
+    for node in nodes {
+        match one_of(node, cx, "something to require", &words)? {
+            Word::User => require.user = true,
+            Word::ApiKey => require.api_key = true,
+            Word::Any if list => cx.error(node, "'any' stands alone"),
+            Word::Any => {
+                require = Require {
+                    user: true,
+                    api_key: true,
+                    either: true,
+                }
+            }
+        }
+    }
+    let known = (
+        callers.identity.user.is_some(),
+        callers.identity.api_key.is_some(),
+    );
+    let satisfiable = if require.either {
+        known.0 || known.1
+    } else {
+        (!require.user || known.0) && (!require.api_key || known.1)
+    };
+    if !satisfiable {
+        cx.error(
+            node,
+            "nobody could present this: 'identity' does not say how it is known",
+        );
+    }
+    Some(require)
+}
+
+fn rewrite(
+    fields: &mut Fields<'_>,
+    path: Option<&PathPattern>,
+    cx: &mut Context<'_>,
+) -> Option<String> {
+    let node = fields.get("rewrite")?;
+    let mut fields = Fields::of(node, "rewrite", cx)?;
+    let strip = fields.get("strip_prefix");
+    fields.finish(cx);
+    let prefix = text(strip?, cx, "a path")?.trim_end_matches('/').to_owned();
+    let of_route = match path? {
+        PathPattern::Exact(path) | PathPattern::Prefix(path) => path,
+    };
+    let fits = of_route
+        .strip_prefix(&prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if !fits || prefix.is_empty() {
+        let help = format!("the route's path is '{of_route}'");
+        cx.error_with_help(strip?, "the route's path does not begin with this", help);
+    }
+    Some(prefix)
+}
+
+type HeaderEdits = (Vec<(HeaderName, HeaderValue)>, Vec<HeaderName>);
+
+fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits {
+    let Some(node) = fields.get("request_headers") else {
+        return HeaderEdits::default();
+    };
+    let Some(mut fields) = Fields::of(node, "request_headers", cx) else {
+        return HeaderEdits::default();
+    };
+    let mut set = Vec::new();
+    if let Some(node) = fields.get("set") {
+        let Kind::Map(entries) = &node.kind else {
+            cx.error(
+                node,
+                format!("expected headers by name, found {}", node.describe()),
+            );
+            return HeaderEdits::default();
+        };
+        for (key, value) in entries {
+            let name = editable(&key.name);
+            let read = text(value, cx, "a header value").map(HeaderValue::from_str);
+            match (name, read) {
+                (Ok(name), Some(Ok(value))) => set.push((name, value)),
+                (Err(message), _) => cx.error(value, message),
+                (_, Some(Err(_))) => cx.error(value, "a header value is one line of text"),
+                (_, None) => {}
+            }
+        }
+    }
+    let remove: Vec<Located<String>> = fields.optional("remove", cx).unwrap_or_default();
+    fields.finish(cx);
+    let mut removed = Vec::new();
+    for name in remove {
+        match editable(&name.value) {
+            Ok(value) => removed.push(value),
+            Err(message) => cx.error(&name.node, message),
+        }
+    }
+    (set, removed)
+}
+
+/// Headers that frame a message or belong to one connection are the gateway's own.
+fn editable(name: &str) -> Result<HeaderName, String> {
+    let name: HeaderName = name
+        .parse()
+        .map_err(|_| format!("'{name}' is no header name"))?;
+    match name {
+        header::CONNECTION
+        | header::CONTENT_LENGTH
+        | header::TRANSFER_ENCODING
+        | header::UPGRADE
+        | header::TE => Err(format!("'{name}' is the gateway's own")),
+        _ => Ok(name),
+    }
+}

@@ -1,0 +1,1 @@
+//! Notices that a file of the configuration changed.

@@ -1,0 +1,177 @@
+//! One spelling for every path.
+//!
+//! Routes are matched on the normalised path and the same bytes are forwarded, so a limit on
+//! `/login` cannot be walked around by `/%6Cogin`, `//login` or `/x/../login`:
+//! percent-encoded unreserved characters are decoded, other escapes get capital digits, slashes
+//! are merged, dot segments removed.
+
+use std::borrow::Cow;
+
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Does not begin with a slash.
+    #[error("a path begins with '/'")]
+    NotAbsolute,
+    /// `%` without two hexadecimal digits behind it.
+    #[error("a '%' needs two hexadecimal digits behind it")]
+    BadEscape,
+    /// A control character, white space, a backslash, a fragment, or a byte beyond ASCII; or an
+    /// escaped NUL.
+    #[error("a path holds printable ASCII only, neither '#' nor '\\', and no %00")]
+    BadByte,
+}
+
+/// The path's one spelling; borrowed if it is spelt so already.
+pub fn normalise(path: &str) -> Result<Cow<'_, str>, PathError> {
+    if !path.starts_with('/') {
+        return Err(PathError::NotAbsolute);
+    }
+    let mut plain = true;
+    let mut previous = 0;
+    for &byte in path.as_bytes() {
+        match byte {
+            b'%' => plain = false,
+            b'/' | b'.' if previous == b'/' => plain = false,
+            0..=b' ' | b'#' | b'\\' | 0x7f.. => return Err(PathError::BadByte),
+            _ => {}
+        }
+        previous = byte;
+    }
+    if plain {
+        Ok(Cow::Borrowed(path))
+    } else {
+        rewrite(path).map(Cow::Owned)
+    }
+}
+
+fn rewrite(path: &str) -> Result<String, PathError> {
+    let decoded = decode(path)?;
+    let mut out = String::with_capacity(decoded.len());
+    let mut segments = decoded.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            // A trailing slash stays; any other empty segment was a doubled slash.
+            "" | "." if last => out.push('/'),
+            "" | "." => {}
+            ".." => {
+                out.truncate(out.rfind('/').unwrap_or(0));
+                if last {
+                    out.push('/');
+                }
+            }
+            _ => {
+                out.push('/');
+                out.push_str(segment);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Decodes unreserved characters; other escapes stay, with capital digits.
+fn decode(path: &str) -> Result<String, PathError> {
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&rest[..at]);
+        let digits = rest
+            .as_bytes()
+            .get(at + 1..at + 3)
+            .ok_or(PathError::BadEscape)?;
+        let byte = hex(digits[0])? << 4 | hex(digits[1])?;
+        match byte {
+            0 => return Err(PathError::BadByte),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => {
+                out.push('%');
+                out.extend(digits.iter().map(|d| char::from(d.to_ascii_uppercase())));
+            }
+        }
+        rest = &rest[at + 3..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn hex(digit: u8) -> Result<u8, PathError> {
+    match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        b'A'..=b'F' => Ok(digit - b'A' + 10),
+        _ => Err(PathError::BadEscape),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_spelling_of_a_path_is_one() {
+        let cases = [
+            ("/", "/"),
+            ("/login", "/login"),
+            ("/%6Cogin", "/login"),
+            ("/%6cogin", "/login"),
+            ("//login", "/login"),
+            ("/x/../login", "/login"),
+            ("/x/%2e%2E/login", "/login"),
+            ("/./login", "/login"),
+            ("/login/.", "/login/"),
+            ("/login/x/..", "/login/"),
+            ("/../../login", "/login"),
+            ("/..", "/"),
+            ("/a//b///c", "/a/b/c"),
+            ("/a/b/", "/a/b/"),
+            ("/a/b//", "/a/b/"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%2Fb", "/a%2Fb"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/...", "/..."),
+            ("/%7Euser", "/~user"),
+            ("/%25%36c", "/%256c"),
+        ];
+        for (written, expected) in cases {
+            assert_eq!(normalise(written).unwrap(), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_one_spelling_is_refused() {
+        for bad in ["", "login", "*"] {
+            assert_eq!(normalise(bad), Err(PathError::NotAbsolute), "{bad}");
+        }
+        for bad in ["/%", "/%6", "/%zz", "/a%2"] {
+            assert_eq!(normalise(bad), Err(PathError::BadEscape), "{bad}");
+        }
+        for bad in [
+            "/%00", "/a b", "/a\\b", "/a#b", "/\u{e4}", "/\u{7f}", "/a\tb",
+        ] {
+            assert_eq!(normalise(bad), Err(PathError::BadByte), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn normalising_twice_changes_nothing(path in "/[a-c./%246eEfF~-]{0,24}") {
+            if let Ok(once) = normalise(&path) {
+                prop_assert!(once.starts_with('/'));
+                prop_assert!(!once.contains("//"));
+                prop_assert!(!once.split('/').any(|s| s == "." || s == ".."));
+                // A decoded '%' never comes into being, so there is nothing left to decode.
+                let twice = normalise(&once).unwrap();
+                prop_assert_eq!(twice.as_ref(), once.as_ref());
+            }
+        }
+
+        #[test]
+        fn no_input_panics(path in ".{0,40}") {
+            let _ = normalise(&path);
+        }
+    }
+}
