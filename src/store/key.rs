@@ -5,7 +5,6 @@
 //! read alike, whatever callers put into their names.
 
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
-use smallvec::SmallVec;
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
@@ -22,29 +21,15 @@ pub enum Part<'a> {
     Header(&'a [u8]),
 }
 
-/// The attributes a limit counts by, in the order it names them. None: one counter for all.
+/// The attributes a limit counts by, in the order it names them. None: everybody shares one
+/// counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject<'a> {
-    /// Everybody shares one counter.
-    Everyone,
-    /// One attribute, as nearly all limits have.
-    One(Part<'a>),
-    /// One counter per combination.
-    Several(&'a [Part<'a>]),
-}
+pub struct Subject<'a>(pub &'a [Part<'a>]);
 
-impl<'a> Subject<'a> {
-    fn parts(&self) -> &[Part<'a>] {
-        match self {
-            Self::Everyone => &[],
-            Self::One(part) => std::slice::from_ref(part),
-            Self::Several(parts) => parts,
-        }
-    }
+impl Subject<'_> {
+    /// Everybody.
+    pub const EVERYONE: Self = Self(&[]);
 }
-
-/// Parts of a combined subject while it is put together.
-pub type Parts<'a> = SmallVec<[Part<'a>; 4]>;
 
 /// A secret of this process, so that nobody can choose names whose hashes collide.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +50,7 @@ impl Seed {
     pub(super) fn key(&self, limit: u32, subject: &Subject<'_>) -> u128 {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
         hasher.write_u32(limit);
-        for part in subject.parts() {
+        for part in subject.0 {
             match part {
                 Part::Ip(IpAddr::V4(ip)) => hasher.write(&tagged(b'4', u32::from(*ip).into())),
                 Part::Ip(IpAddr::V6(ip)) => hasher.write(&tagged(b'6', u128::from(*ip))),
@@ -106,9 +91,10 @@ mod tests {
             [Part::Header(b"ab"), Part::User("c")],
         ];
         let ips = ["1.2.3.4", "::1.2.3.4", "::ffff:1.2.3.4"].map(|ip| ip.parse().unwrap());
-        let mut subjects = vec![Subject::Everyone, Subject::One(Part::User(""))];
-        subjects.extend(pairs.iter().map(|pair| Subject::Several(pair)));
-        subjects.extend(ips.map(|ip| Subject::One(Part::Ip(ip))));
+        let ips = ips.map(|ip| [Part::Ip(ip)]);
+        let mut subjects = vec![Subject::EVERYONE, Subject(&[Part::User("")])];
+        subjects.extend(pairs.iter().map(|pair| Subject(pair)));
+        subjects.extend(ips.iter().map(|ip| Subject(ip)));
         let keys: HashSet<_> = (0..2)
             .flat_map(|limit| subjects.iter().map(move |subject| (limit, subject)))
             .map(|(limit, subject)| seed.key(limit, subject))

@@ -189,7 +189,7 @@ impl Memory {
     /// Whether a caller never seen may have an entry of their own.
     fn has_room(&self, shard: &mut Shard, charge: &Charge<'_>, now: Micros) -> bool {
         shard.entries.len() < self.max_keys_per_shard.load(Ordering::Relaxed)
-            || charge.subject == Subject::Everyone
+            || charge.subject == Subject::EVERYONE
             || shard.sweep(SWEEP_STEP, &self.registry.load(), now) > 0
     }
 
@@ -305,15 +305,15 @@ mod tests {
         .unwrap()
     }
 
-    fn ip(n: u32) -> Subject<'static> {
-        Subject::One(Part::Ip(Ipv4Addr::from(n).into()))
+    fn ip(n: u32) -> [Part<'static>; 1] {
+        [Part::Ip(Ipv4Addr::from(n).into())]
     }
 
-    fn charge<'a>(limit: LimitId, quota: &'a Quota, subject: Subject<'a>) -> Charge<'a> {
+    fn charge<'a>(limit: LimitId, quota: &'a Quota, parts: &'a [Part<'a>]) -> Charge<'a> {
         Charge {
             limit,
             quota,
-            subject,
+            subject: Subject(parts),
             cost: 1,
             shadow: false,
         }
@@ -346,9 +346,10 @@ mod tests {
                     for n in 0..12_500 {
                         // The second layer's caller differs, so that shards are locked in every
                         // combination.
+                        let callers = [ip(1), ip(thread * n)];
                         let layers = [
-                            charge(ids[0], &quota, ip(1)),
-                            charge(ids[1], &wide, ip(thread * n)),
+                            charge(ids[0], &quota, &callers[0]),
+                            charge(ids[1], &wide, &callers[1]),
                         ];
                         let decision = store.charge_all(&layers, NOW);
                         admitted
@@ -364,9 +365,10 @@ mod tests {
     fn a_rejected_request_charges_no_layer() {
         let (wide, narrow) = (quota(10), quota(1));
         let (store, ids) = store(1000, &[("ip", wide), ("key", narrow)]);
+        let caller = ip(1);
         let layers = [
-            charge(ids[0], &wide, ip(1)),
-            charge(ids[1], &narrow, Subject::One(Part::ApiKey("acme"))),
+            charge(ids[0], &wide, &caller),
+            charge(ids[1], &narrow, &[Part::ApiKey("acme")]),
         ];
         assert_eq!(store.charge_all(&layers, NOW).verdicts[0].remaining, 9);
         for _ in 0..5 {
@@ -382,11 +384,12 @@ mod tests {
     fn a_shadow_limit_never_rejects_and_counts_only_what_it_would_admit() {
         let (wide, narrow) = (quota(5), quota(2));
         let (store, ids) = store(1000, &[("live", wide), ("shadow", narrow)]);
+        let caller = ip(1);
         let shadow = Charge {
             shadow: true,
-            ..charge(ids[1], &narrow, ip(1))
+            ..charge(ids[1], &narrow, &caller)
         };
-        let layers = [charge(ids[0], &wide, ip(1)), shadow];
+        let layers = [charge(ids[0], &wide, &caller), shadow];
         let seen: Vec<_> = (0..6)
             .map(|_| store.charge_all(&layers, NOW))
             .map(|d| (d.rejected_by.is_none(), d.verdicts[1].allowed))
@@ -410,11 +413,11 @@ mod tests {
         let quota = quota(3);
         let (store, ids) = store(1024, &[("ip", quota)]);
         for _ in 0..3 {
-            store.charge_all(&[charge(ids[0], &quota, ip(7))], NOW);
+            store.charge_all(&[charge(ids[0], &quota, &ip(7))], NOW);
         }
         let mut admitted = 0;
         for n in 1000..101_000 {
-            let decision = store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+            let decision = store.charge_all(&[charge(ids[0], &quota, &ip(n))], NOW);
             admitted += u64::from(decision.rejected_by.is_none());
         }
         assert!(store.keys() <= 1024, "{} keys", store.keys());
@@ -422,7 +425,7 @@ mod tests {
             admitted <= 1024 + 3,
             "newcomers share a counter: {admitted}"
         );
-        let limited = store.charge_all(&[charge(ids[0], &quota, ip(7))], NOW);
+        let limited = store.charge_all(&[charge(ids[0], &quota, &ip(7))], NOW);
         assert_eq!(
             limited.rejected_by,
             Some(0),
@@ -435,12 +438,12 @@ mod tests {
         let quota = quota(3);
         let (store, ids) = store(1024, &[("ip", quota)]);
         for n in 0..5000 {
-            store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+            store.charge_all(&[charge(ids[0], &quota, &ip(n))], NOW);
         }
         let later = NOW + 61 * SECOND;
         store.sweep(SHARDS, later);
         assert_eq!(store.keys(), 0);
-        let decision = store.charge_all(&[charge(ids[0], &quota, ip(9999))], later);
+        let decision = store.charge_all(&[charge(ids[0], &quota, &ip(9999))], later);
         assert_eq!(decision.verdicts[0].remaining, 2);
     }
 
@@ -449,11 +452,11 @@ mod tests {
         let quota = quota(3);
         let (store, ids) = store(16 * SHARDS, &[("ip", quota)]);
         for n in 0..20_000 {
-            store.charge_all(&[charge(ids[0], &quota, ip(n))], NOW);
+            store.charge_all(&[charge(ids[0], &quota, &ip(n))], NOW);
         }
         let later = NOW + 61 * SECOND;
         let fresh = (30_000..30_500)
-            .map(|n| store.charge_all(&[charge(ids[0], &quota, ip(n))], later))
+            .map(|n| store.charge_all(&[charge(ids[0], &quota, &ip(n))], later))
             .filter(|decision| decision.verdicts[0].remaining == 2)
             .count();
         assert_eq!(fresh, 500);

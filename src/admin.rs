@@ -1,0 +1,115 @@
+//! The operator's own listener: health and metrics. Callers never reach it.
+
+use crate::gateway::Gateway;
+use crate::metrics::Format;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+type Page = Response<Full<Bytes>>;
+
+/// Answers the operator until the task is aborted; its connections end with it.
+pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, token: Option<String>) {
+    let token: Option<Rc<str>> = token.map(Into::into);
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        let (gateway, token) = (Arc::clone(&gateway), token.clone());
+        connections.spawn_local(async move {
+            let service = service_fn(|request| {
+                let page = answer(&request, &gateway, token.as_deref());
+                async { Ok::<_, Infallible>(page) }
+            });
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(Duration::from_secs(30));
+            // Whoever breaks off a connection knows that they did.
+            let _ = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Page {
+    let path = request.uri().path();
+    let open = matches!(path, "/livez" | "/readyz");
+    if !open && !may(request, token) {
+        let mut page = text(StatusCode::UNAUTHORIZED, "a token is needed\n".into());
+        let challenge = HeaderValue::from_static("Bearer realm=\"sluice-admin\"");
+        page.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        return page;
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into());
+        page.headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return page;
+    }
+    match path {
+        "/livez" => text(StatusCode::OK, "ok\n".into()),
+        "/readyz" if gateway.is_draining() => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
+        }
+        "/readyz" => text(StatusCode::OK, "ok\n".into()),
+        "/metrics" => metrics(request, gateway),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "there is /livez, /readyz and /metrics\n".into(),
+        ),
+    }
+}
+
+/// Whether the request presents the token, if one is set.
+fn may<B>(request: &Request<B>, token: Option<&str>) -> bool {
+    let Some(token) = token else { return true };
+    let presented = request
+        .headers()
+        .get(AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
+    let presented = presented.and_then(|value| value.strip_prefix(b"Bearer "));
+    presented.is_some_and(|given| verify_slices_are_equal(given, token.as_bytes()).is_ok())
+}
+
+fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {
+    let accept = request
+        .headers()
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let mut page = text(
+        StatusCode::OK,
+        gateway.metrics.render(format, gateway.readings()),
+    );
+    page.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(format.content_type()),
+    );
+    page
+}
+
+fn text(status: StatusCode, text: String) -> Page {
+    let mut page = Response::new(Full::new(Bytes::from(text)));
+    *page.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    page.headers_mut().insert(CONTENT_TYPE, plain);
+    page.headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page
+}

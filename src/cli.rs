@@ -1,0 +1,108 @@
+//! The command line. Each command is a file of its own.
+
+mod backend;
+mod check;
+mod demo;
+mod key;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
+
+/// A reverse-proxy API gateway with rate limiting built in: one binary, one gateway.yaml.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway
+    Run {
+        /// The configuration; saving it, or SIGHUP, reloads it
+        #[arg(short, long, default_value = "gateway.yaml", value_name = "FILE")]
+        config: PathBuf,
+        /// How many workers [default: one per core]
+        #[arg(long, value_name = "N")]
+        workers: Option<usize>,
+    },
+    /// Say whether a configuration is good, or everything that is wrong with it
+    Check {
+        /// The configuration
+        #[arg(default_value = "gateway.yaml", value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Try it: a gateway with layered limits in front of a built-in backend
+    Demo {
+        /// Where the gateway listens
+        #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+        listen: SocketAddr,
+        /// Run the sample backend alone, on this address
+        #[arg(long, value_name = "ADDRESS", conflicts_with = "listen")]
+        only_backend: Option<SocketAddr>,
+    },
+    /// Make API keys
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Print a fresh key, once, and the line for gateway.yaml
+    New {
+        /// What the key is called in limits, logs and metrics [default: a random name]
+        #[arg(long)]
+        id: Option<String>,
+        /// The key's plan
+        #[arg(long, value_name = "PLAN")]
+        plan: Option<String>,
+    },
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log_to_stderr();
+    let outcome = match arguments.command {
+        Command::Run { config, workers } => run::run(&config, workers),
+        Command::Check { config } => return check::check(&config),
+        Command::Demo {
+            only_backend: Some(address),
+            ..
+        } => backend::run(address),
+        Command::Demo { listen, .. } => demo::run(listen),
+        Command::Key {
+            command: KeyCommand::New { id, plan },
+        } => key::new(id, plan.as_deref()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Diagnostics go to stderr; stdout belongs to the access log. `SLUICE_LOG` sets the level.
+fn log_to_stderr() {
+    let level = std::env::var("SLUICE_LOG")
+        .ok()
+        .and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

@@ -1,0 +1,210 @@
+//! Coarse deadlines of one worker.
+//!
+//! A timer per request costs more than most of what a request does here, and time-outs of seconds
+//! need no microseconds. So each worker keeps its deadlines in a slab and looks through it every
+//! [`TICK`]: setting one is a store, clearing it is another. A deadline never fires early, and at
+//! most two ticks late.
+
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How often deadlines are looked at.
+pub const TICK: Duration = Duration::from_millis(50);
+
+const NEVER: u64 = u64::MAX;
+
+/// All deadlines of one worker.
+#[derive(Debug, Default)]
+pub struct Deadlines {
+    slots: RefCell<Slab<Slot>>,
+    /// Ticks since the worker began.
+    tick: Cell<u64>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    due: u64,
+    waker: Option<Waker>,
+}
+
+/// One deadline; it is gone when dropped.
+#[derive(Debug)]
+pub struct Deadline {
+    owner: Rc<Deadlines>,
+    key: usize,
+}
+
+/// The time was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl Deadlines {
+    /// Moves on by one tick and wakes those whose time is up.
+    pub fn advance(&self) {
+        let now = self.tick.get() + 1;
+        self.tick.set(now);
+        self.wake(|slot| slot.due <= now);
+    }
+
+    /// Wakes everybody who holds a deadline, due or not: something else happened that they should
+    /// look at.
+    pub fn wake_all(&self) {
+        self.wake(|_| true);
+    }
+
+    fn wake(&self, which: impl Fn(&Slot) -> bool) {
+        let mut slots = self.slots.borrow_mut();
+        for (_, slot) in slots.iter_mut().filter(|(_, slot)| which(slot)) {
+            if let Some(waker) = slot.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Ticks since the worker began; for ages that may be a tick off.
+    pub fn tick(&self) -> u64 {
+        self.tick.get()
+    }
+
+    /// A deadline that is not set yet.
+    pub fn register(self: &Rc<Self>) -> Deadline {
+        let key = self.slots.borrow_mut().insert(Slot {
+            due: NEVER,
+            waker: None,
+        });
+        Deadline {
+            owner: Rc::clone(self),
+            key,
+        }
+    }
+
+    /// Runs a future for at most about `limit`.
+    pub async fn within<F: Future>(
+        self: &Rc<Self>,
+        limit: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let deadline = self.register();
+        deadline.set(limit);
+        deadline.guard(future).await
+    }
+}
+
+impl Deadline {
+    /// Due in `after` from now.
+    pub fn set(&self, after: Duration) {
+        self.set_from(self.owner.tick.get(), ticks(after));
+    }
+
+    /// Due `after` ticks from an earlier tick.
+    pub fn set_from(&self, since: u64, after: u64) {
+        // One more: that tick had begun already.
+        self.set_due(since.saturating_add(after).saturating_add(1));
+    }
+
+    /// Not due at all.
+    pub fn clear(&self) {
+        self.set_due(NEVER);
+    }
+
+    fn set_due(&self, due: u64) {
+        self.owner.slots.borrow_mut()[self.key].due = due;
+    }
+
+    /// Ready when the time is up; otherwise the task is woken when it is.
+    pub fn poll_elapsed(&self, cx: &mut Context<'_>) -> Poll<Elapsed> {
+        let slot = &mut self.owner.slots.borrow_mut()[self.key];
+        if slot.due <= self.owner.tick.get() {
+            return Poll::Ready(Elapsed);
+        }
+        if !slot
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            slot.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Runs a future until it is done or the time is up, whatever [`set`](Self::set) makes of the
+    /// time meanwhile.
+    pub async fn guard<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => self.poll_elapsed(cx).map(Err),
+        })
+        .await
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.owner.slots.borrow_mut().remove(self.key);
+    }
+}
+
+/// A duration in ticks, rounded up.
+pub fn ticks(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis().div_ceil(TICK.as_millis())).unwrap_or(NEVER / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(deadline: &Deadline) -> bool {
+        deadline
+            .poll_elapsed(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+    }
+
+    #[test]
+    fn a_deadline_never_fires_early_and_at_most_two_ticks_late() {
+        let deadlines = Rc::new(Deadlines::default());
+        let deadline = deadlines.register();
+        deadline.set(TICK * 3);
+        let fired = (1..10).find(|_| {
+            deadlines.advance();
+            poll(&deadline)
+        });
+        assert_eq!(fired, Some(4));
+    }
+
+    #[test]
+    fn a_deadline_can_be_put_off_and_taken_back() {
+        let deadlines = Rc::new(Deadlines::default());
+        let deadline = deadlines.register();
+        deadline.set(TICK);
+        deadlines.advance();
+        deadline.set(TICK);
+        deadlines.advance();
+        assert!(!poll(&deadline));
+        deadline.clear();
+        (0..100).for_each(|_| deadlines.advance());
+        assert!(!poll(&deadline));
+    }
+
+    #[tokio::test]
+    async fn a_future_that_takes_too_long_is_given_up() {
+        let deadlines = Rc::new(Deadlines::default());
+        let never = deadlines.within(TICK, std::future::pending::<()>());
+        let ticking = async {
+            loop {
+                deadlines.advance();
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            outcome = never => assert_eq!(outcome, Err(Elapsed)),
+            () = ticking => unreachable!(),
+        }
+        assert!(deadlines.slots.borrow().is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! What lives as long as the process: the store, the clock, the counters, and the snapshot that
+//! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
+
+use crate::access_log::AccessLog;
+use crate::clock::{Clock, SECOND};
+use crate::config::Config;
+use crate::metrics::{Metrics, Readings};
+use crate::snapshot::{Lasting, Snapshot};
+use crate::store::{Memory, Store};
+use arc_swap::ArcSwap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Shared by all workers.
+#[derive(Debug)]
+pub struct Gateway {
+    /// What requests run on.
+    pub snapshot: ArcSwap<Snapshot>,
+    /// Where counters live.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// One line a request.
+    pub access_log: AccessLog,
+    draining: AtomicBool,
+}
+
+impl Gateway {
+    /// A gateway that runs on `config`.
+    pub fn new(config: Config, clock: Clock, workers: usize, log: Box<dyn Write + Send>) -> Self {
+        let store = Store::Memory(Memory::new(config.max_keys));
+        let metrics = Metrics::new(workers);
+        let lasting = Lasting {
+            store: &store,
+            metrics: &metrics,
+            previous: None,
+        };
+        let snapshot = Snapshot::build(config, clock.now(), lasting);
+        store.adopt(snapshot.registry());
+        let access_log = AccessLog::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
+        let snapshot = ArcSwap::from_pointee(snapshot);
+        Self {
+            snapshot,
+            store,
+            clock,
+            metrics,
+            access_log,
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Swaps the next generation in.
+    pub fn adopt(&self, config: Config) {
+        let Store::Memory(memory) = &self.store;
+        memory.set_max_keys(config.max_keys);
+        let previous = self.snapshot.load();
+        let lasting = Lasting {
+            store: &self.store,
+            metrics: &self.metrics,
+            previous: Some(&previous),
+        };
+        let next = Snapshot::build(config, self.clock.now(), lasting);
+        self.store.adopt(next.registry());
+        self.snapshot.store(Arc::new(next));
+    }
+
+    /// No longer ready for new requests.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether the process is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Lets go of callers who are whole again, a part of them at a time.
+    pub fn sweep(&self) {
+        let Store::Memory(memory) = &self.store;
+        memory.sweep(16, self.clock.now());
+    }
+
+    /// Numbers for the metrics page.
+    pub fn readings(&self) -> Readings {
+        let snapshot = self.snapshot.load();
+        let Store::Memory(memory) = &self.store;
+        Readings {
+            generation: snapshot.generation,
+            loaded_at: snapshot.loaded_at / SECOND,
+            memory_keys: memory.keys(),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! What the gateway counts, and how it is written for Prometheus.
+//!
+//! Routes and limits get their counters by name once, when a snapshot is built, and keep them over
+//! reloads; a request only adds to numbers it holds already. No caller is ever a label.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn increment(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What it stands at.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Requests of one route, by status.
+#[derive(Debug, Default)]
+pub struct RouteMetrics {
+    /// One hundred counters a class of status, made when the class is first seen.
+    classes: [OnceLock<Box<[Counter]>>; 10],
+}
+
+impl RouteMetrics {
+    /// One more answer with this status.
+    pub fn count(&self, status: http::StatusCode) {
+        let code = usize::from(status.as_u16());
+        let class = self.classes[code / 100 % 10]
+            .get_or_init(|| std::iter::repeat_with(Counter::default).take(100).collect());
+        class[code % 100].increment();
+    }
+
+    fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
+        let codes = |(class, counters): (usize, &OnceLock<Box<[Counter]>>)| {
+            let counters = counters.get().map(|c| c.iter()).into_iter().flatten();
+            counters
+                .enumerate()
+                .map(|(code, c)| (class * 100 + code, c.value()))
+                .collect::<Vec<_>>()
+        };
+        self.classes
+            .iter()
+            .enumerate()
+            .flat_map(codes)
+            .filter(|&(_, count)| count > 0)
+    }
+}
+
+/// Decisions of one limit.
+#[derive(Debug, Default)]
+pub struct LimitMetrics {
+    /// Charged to requests that passed.
+    pub allowed: Counter,
+    /// Requests this limit rejected.
+    pub rejected: Counter,
+    /// Requests it would have rejected, were it not a shadow.
+    pub shadow_rejected: Counter,
+    /// Requests of callers that no limit applies to.
+    pub exempt: Counter,
+}
+
+/// Gauges of one worker, on cache lines of their own: only the worker writes them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct WorkerMetrics {
+    in_flight: AtomicU64,
+    connections: AtomicU64,
+}
+
+impl WorkerMetrics {
+    /// Requests under way, one more or one less.
+    pub fn add_in_flight(&self, by: i64) {
+        add(&self.in_flight, by);
+    }
+
+    /// Open connections, one more or one less.
+    pub fn add_connections(&self, by: i64) {
+        add(&self.connections, by);
+    }
+
+    /// Open connections.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Only one thread writes, so no locked instruction is needed.
+fn add(gauge: &AtomicU64, by: i64) {
+    gauge.store(
+        gauge.load(Ordering::Relaxed).wrapping_add_signed(by),
+        Ordering::Relaxed,
+    );
+}
+
+/// Why a connection or a request was refused before a route could count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// `max_connections` was reached.
+    TooManyConnections,
+    /// The head of a request took too long.
+    HeaderTimeout,
+    /// What was sent is not HTTP, or too large to be read.
+    BadRequest,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
+    limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
+    /// By worker.
+    pub workers: Box<[WorkerMetrics]>,
+    /// Requests that matched no route.
+    pub unrouted: Arc<RouteMetrics>,
+    refused: [Counter; 3],
+    /// Reloads that took effect.
+    pub reloads_ok: Counter,
+    /// Reloads that were refused.
+    pub reloads_failed: Counter,
+    /// Requests whose token names a plan that nobody defined.
+    pub unknown_plans: Counter,
+    /// Lines of the access log that were dropped because its reader is too slow.
+    pub log_lines_dropped: Arc<Counter>,
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub fn new(workers: usize) -> Self {
+        Self {
+            routes: Mutex::default(),
+            limits: Mutex::default(),
+            workers: (0..workers).map(|_| WorkerMetrics::default()).collect(),
+            unrouted: Arc::default(),
+            refused: Default::default(),
+            reloads_ok: Counter::default(),
+            reloads_failed: Counter::default(),
+            unknown_plans: Counter::default(),
+            log_lines_dropped: Arc::default(),
+        }
+    }
+
+    /// The counters of a route, the same ones as long as the process lives.
+    pub fn route(&self, name: &str) -> Arc<RouteMetrics> {
+        Arc::clone(self.routes.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// The counters of a limit, the same ones as long as the process lives.
+    pub fn limit(&self, name: &str) -> Arc<LimitMetrics> {
+        Arc::clone(self.limits.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// Something was refused before a route could count it.
+    pub fn refuse(&self, why: Refused) {
+        self.refused[why as usize].increment();
+    }
+
+    /// Open connections of all workers.
+    pub fn connections(&self) -> u64 {
+        self.workers.iter().map(WorkerMetrics::connections).sum()
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.workers
+            .iter()
+            .map(|worker| worker.in_flight.load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+/// The two text formats that scrapers ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own, version 0.0.4.
+    Classic,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What the scraper's Accept header asks for.
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") {
+            Self::OpenMetrics
+        } else {
+            Self::Classic
+        }
+    }
+
+    /// The content type of the answer.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// Numbers that live elsewhere and are read when somebody scrapes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readings {
+    /// How many configurations have been in force.
+    pub generation: u64,
+    /// When the one in force was loaded, in seconds since 1970.
+    pub loaded_at: u64,
+    /// Callers the memory store remembers.
+    pub memory_keys: usize,
+}
+
+impl Metrics {
+    /// Everything as text.
+    pub fn render(&self, format: Format, readings: Readings) -> String {
+        let mut page = Page {
+            out: String::with_capacity(4096),
+            format,
+        };
+        page.family(
+            "sluice_requests",
+            "counter",
+            "Requests answered, by route and status.",
+        );
+        let routes = self.routes.lock();
+        let unrouted = [(String::new(), Arc::clone(&self.unrouted))];
+        for (name, route) in routes.iter().chain(unrouted.iter().map(|(n, r)| (n, r))) {
+            for (status, count) in route.statuses() {
+                let status = status.to_string();
+                page.counter(
+                    "sluice_requests",
+                    &[("route", name), ("status", &status)],
+                    count,
+                );
+            }
+        }
+        page.family(
+            "sluice_limit_decisions",
+            "counter",
+            "Decisions, by limit and verdict.",
+        );
+        for (name, limit) in self.limits.lock().iter() {
+            let verdicts = [
+                ("allowed", &limit.allowed),
+                ("rejected", &limit.rejected),
+                ("shadow_rejected", &limit.shadow_rejected),
+                ("exempt", &limit.exempt),
+            ];
+            for (verdict, count) in verdicts {
+                let labels = [("limit", name.as_str()), ("verdict", verdict)];
+                page.counter("sluice_limit_decisions", &labels, count.value());
+            }
+        }
+        page.family(
+            "sluice_refused",
+            "counter",
+            "Connections and requests refused before routing.",
+        );
+        for (reason, count) in ["too_many_connections", "header_timeout", "bad_request"]
+            .iter()
+            .zip(&self.refused)
+        {
+            page.counter("sluice_refused", &[("reason", reason)], count.value());
+        }
+        self.render_process(&mut page, readings);
+        if format == Format::OpenMetrics {
+            page.out.push_str("# EOF\n");
+        }
+        page.out
+    }
+
+    fn render_process(&self, page: &mut Page, readings: Readings) {
+        page.family(
+            "sluice_config_reloads",
+            "counter",
+            "Reloads of the configuration, by result.",
+        );
+        page.counter(
+            "sluice_config_reloads",
+            &[("result", "ok")],
+            self.reloads_ok.value(),
+        );
+        page.counter(
+            "sluice_config_reloads",
+            &[("result", "error")],
+            self.reloads_failed.value(),
+        );
+        let counters = [
+            (
+                "sluice_unknown_plans",
+                "Tokens that name a plan nobody defined.",
+                &self.unknown_plans,
+            ),
+            (
+                "sluice_access_log_dropped",
+                "Lines of the access log dropped because its reader is too slow.",
+                &*self.log_lines_dropped,
+            ),
+        ];
+        for (name, help, count) in counters {
+            page.family(name, "counter", help);
+            page.counter(name, &[], count.value());
+        }
+        let gauges = [
+            (
+                "sluice_requests_in_flight",
+                "Requests under way.",
+                self.in_flight(),
+            ),
+            (
+                "sluice_connections",
+                "Open connections of callers.",
+                self.connections(),
+            ),
+            (
+                "sluice_config_generation",
+                "Configurations that have been in force.",
+                readings.generation,
+            ),
+            (
+                "sluice_config_loaded_timestamp_seconds",
+                "When the configuration in force was loaded.",
+                readings.loaded_at,
+            ),
+            (
+                "sluice_memory_keys",
+                "Counters the memory store holds.",
+                readings.memory_keys as u64,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            page.family(name, "gauge", help);
+            page.sample(name, &[], value);
+        }
+    }
+}
+
+struct Page {
+    out: String,
+    format: Format,
+}
+
+impl Page {
+    /// OpenMetrics names a family of counters without the `_total` of its samples.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let suffix = if kind == "counter" && self.format == Format::Classic {
+            "_total"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            self.out,
+            "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}"
+        );
+    }
+
+    fn counter(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.sample(&format!("{name}_total"), labels, value);
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.out.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            self.out.push(if index == 0 { '{' } else { ',' });
+            let text = text
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let _ = write!(self.out, "{label}=\"{text}\"");
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.out, "{end} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_say_the_same_in_their_own_way() {
+        let metrics = Metrics::new(1);
+        metrics.route("a\"b").count(http::StatusCode::OK);
+        metrics.limit("per-ip").rejected.increment();
+        let classic = metrics.render(Format::Classic, Readings::default());
+        assert!(classic.contains("# TYPE sluice_requests_total counter\n"));
+        assert!(classic.contains("sluice_requests_total{route=\"a\\\"b\",status=\"200\"} 1\n"));
+        assert!(classic.contains("{limit=\"per-ip\",verdict=\"rejected\"} 1\n"));
+        let open = metrics.render(Format::OpenMetrics, Readings::default());
+        assert!(open.contains("# TYPE sluice_requests counter\n"));
+        assert!(open.ends_with("# EOF\n"));
+    }
+}

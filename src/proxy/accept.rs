@@ -1,0 +1,237 @@
+//! Connections of callers: taken from a listener, driven by hyper, and guarded by time-outs.
+//!
+//! hyper's own header timer costs a timer per request; here the socket notes what happens on it
+//! ([`Activity`]) and the worker's coarse deadlines do the rest.
+
+use crate::deadline::{Deadline, Deadlines, ticks};
+use crate::metrics::Refused;
+use crate::snapshot::Snapshot;
+use crate::worker::Worker;
+use http::HeaderValue;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub struct Peer {
+    /// Their address, IPv4-mapped ones as IPv4.
+    pub ip: IpAddr,
+    /// The same as text.
+    pub name: HeaderValue,
+    /// What happens on the connection.
+    pub activity: Activity,
+    /// Whether they are a trusted proxy, and by which generation's list.
+    trusted: Cell<(u64, bool)>,
+}
+
+impl Peer {
+    fn new(address: SocketAddr, deadlines: Rc<Deadlines>) -> Self {
+        let ip = address.ip().to_canonical();
+        let name = HeaderValue::from_str(&ip.to_string());
+        Self {
+            ip,
+            name: name.unwrap_or(HeaderValue::from_static("unknown")),
+            activity: Activity::new(deadlines),
+            trusted: Cell::new((0, false)),
+        }
+    }
+
+    /// Whether their forwarding headers count.
+    pub fn is_trusted(&self, snapshot: &Snapshot) -> bool {
+        let (generation, trusted) = self.trusted.get();
+        if generation == snapshot.generation {
+            return trusted;
+        }
+        let trusted = super::address::is_in(&snapshot.identity.trusted_proxies, self.ip);
+        self.trusted.set((snapshot.generation, trusted));
+        trusted
+    }
+}
+
+/// What a connection is doing, and since when.
+#[derive(Debug)]
+pub struct Activity {
+    deadlines: Rc<Deadlines>,
+    phase: Cell<Phase>,
+    since: Cell<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waiting for the rest of a head, or for the very first byte.
+    Head,
+    /// A request is under way.
+    Busy,
+    /// Between two requests.
+    Idle,
+}
+
+impl Activity {
+    fn new(deadlines: Rc<Deadlines>) -> Self {
+        let since = Cell::new(deadlines.tick());
+        Self {
+            deadlines,
+            phase: Cell::new(Phase::Head),
+            since,
+        }
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.since.set(self.deadlines.tick());
+    }
+
+    /// A head has been read whole.
+    pub fn request_began(&self) {
+        self.enter(Phase::Busy);
+    }
+
+    /// The answer has been handed over.
+    pub fn request_ended(&self) {
+        self.enter(Phase::Idle);
+    }
+
+    fn bytes_read(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.enter(Phase::Head);
+        }
+    }
+
+    fn bytes_written(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.since.set(self.deadlines.tick());
+        }
+    }
+
+    /// Sets the deadline to when the connection has been at it for too long.
+    fn arm(&self, deadline: &Deadline, snapshot: &Snapshot) {
+        match self.phase.get() {
+            Phase::Busy => deadline.clear(),
+            Phase::Head => {
+                deadline.set_from(self.since.get(), ticks(snapshot.server.header_timeout))
+            }
+            Phase::Idle => deadline.set_from(self.since.get(), ticks(snapshot.server.idle_timeout)),
+        }
+    }
+}
+
+/// Serves one connection until it ends.
+pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
+    let peer = Rc::new(Peer::new(address, Rc::clone(&worker.deadlines)));
+    let _ = stream.set_nodelay(true);
+    let server = worker.generation().snapshot.server;
+    let socket = TokioIo::new(Watched {
+        stream,
+        peer: Rc::clone(&peer),
+    });
+    let service = service_fn({
+        let (worker, peer) = (Rc::clone(&worker), Rc::clone(&peer));
+        move |request| {
+            let answer = super::handle(Rc::clone(&worker), Rc::clone(&peer), request);
+            async { Ok::<_, Infallible>(answer.await) }
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.max_header_size(server.max_header_bytes);
+    builder.max_buf_size(server.max_header_bytes.max(64 << 10));
+    if server.max_headers != 100 {
+        builder.max_headers(server.max_headers); // hyper's default needs no allocation
+    }
+    let mut connection = builder.serve_connection(socket, service);
+
+    let deadline = worker.deadlines.register();
+    let mut draining = false;
+    let outcome = poll_fn(|cx| {
+        if worker.is_draining() && !std::mem::replace(&mut draining, true) {
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        peer.activity.arm(&deadline, &worker.generation().snapshot);
+        deadline.poll_elapsed(cx).map(|_| None)
+    })
+    .await;
+
+    match outcome {
+        Some(Err(error)) if error.is_parse() => worker.gateway.metrics.refuse(Refused::BadRequest),
+        Some(_) => {}
+        None if peer.activity.phase.get() == Phase::Head => {
+            worker.gateway.metrics.refuse(Refused::HeaderTimeout);
+            let mut stream = connection.into_parts().io.into_inner().stream;
+            let answer =
+                b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+            // One try; whoever does not read it has been told.
+            let _ = worker
+                .deadlines
+                .within(crate::deadline::TICK, stream.write_all(answer))
+                .await;
+        }
+        None => {}
+    }
+}
+
+/// A socket that notes what happens on it.
+struct Watched {
+    stream: TcpStream,
+    peer: Rc<Peer>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before {
+            self.peer.activity.bytes_read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.peer.activity.bytes_written();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, slices))?;
+        self.peer.activity.bytes_written();
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

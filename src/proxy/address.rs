@@ -1,0 +1,179 @@
+//! The caller's address: the peer's, or what trusted proxies say it is.
+//!
+//! Forwarding headers are walked from the right, past every address that is a trusted proxy; the
+//! first that is not is the caller. A header that cannot be read ends the walk at the last address
+//! that was believed, so nothing behind garbage is believed either.
+
+use super::accept::Peer;
+use crate::snapshot::Snapshot;
+use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The address that limits count by: IPv4-mapped addresses as IPv4, IPv6 cut to its prefix.
+pub fn caller(peer: &Peer, headers: &HeaderMap, snapshot: &Snapshot) -> IpAddr {
+    let identity = &snapshot.identity;
+    let ip = if peer.is_trusted(snapshot) {
+        forwarded(peer.ip, headers, &identity.trusted_proxies)
+    } else {
+        peer.ip
+    };
+    cut(ip, identity.ipv6_prefix)
+}
+
+/// Whether an address is among the networks.
+pub fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&ip))
+}
+
+/// The caller according to trusted proxies. `X-Forwarded-For` is what nearly all of them send;
+/// `Forwarded` counts when it is not there.
+fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    if headers.contains_key(&X_FORWARDED_FOR) {
+        let lines = headers.get_all(&X_FORWARDED_FOR).iter().rev();
+        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        walk(
+            peer,
+            elements.map(|element| address(str::from_utf8(element).ok()?.trim())),
+            trusted,
+        )
+    } else if headers.contains_key(FORWARDED) {
+        let lines = headers.get_all(FORWARDED).iter().rev();
+        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        walk(
+            peer,
+            elements.map(|element| for_parameter(str::from_utf8(element).ok()?)),
+            trusted,
+        )
+    } else {
+        peer
+    }
+}
+
+fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &[IpNet]) -> IpAddr {
+    let mut believed = peer;
+    for element in elements {
+        match element {
+            Some(ip) => believed = ip,
+            None => return believed,
+        }
+        if !is_in(trusted, believed) {
+            return believed;
+        }
+    }
+    believed
+}
+
+/// `for=` of one element of `Forwarded`; quoted where it holds a port or is IPv6.
+fn for_parameter(element: &str) -> Option<IpAddr> {
+    let value = element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim()
+            .eq_ignore_ascii_case("for")
+            .then_some(value.trim())
+    })?;
+    address(
+        value
+            .strip_prefix('"')
+            .map_or(Some(value), |value| value.strip_suffix('"'))?,
+    )
+}
+
+/// An address, with or without a port, IPv6 with or without brackets.
+fn address(text: &str) -> Option<IpAddr> {
+    let ip = text
+        .parse::<IpAddr>()
+        .or_else(|_| text.parse::<SocketAddr>().map(|address| address.ip()))
+        .or_else(|_| {
+            text.strip_prefix('[')
+                .and_then(|t| t.strip_suffix(']'))
+                .unwrap_or("")
+                .parse()
+        });
+    ip.ok().map(|ip| ip.to_canonical())
+}
+
+fn cut(ip: IpAddr, prefix: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            Ipv6Addr::from(u128::from(ip) & mask).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    fn trusted() -> Vec<IpNet> {
+        ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8"]
+            .map(|net| net.parse().unwrap())
+            .to_vec()
+    }
+
+    fn seen(name: &'static str, lines: &[&str]) -> String {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(name, HeaderValue::from_str(line).unwrap());
+        }
+        forwarded("10.0.0.1".parse().unwrap(), &headers, &trusted()).to_string()
+    }
+
+    #[test]
+    fn the_walk_ends_at_the_first_address_that_is_no_proxy() {
+        let cases: [(&[&str], &str); 9] = [
+            (&["203.0.113.7"], "203.0.113.7"),
+            (&["1.1.1.1, 203.0.113.7"], "203.0.113.7"),
+            (&["1.1.1.1, 203.0.113.7, 10.2.3.4"], "203.0.113.7"),
+            (&["1.1.1.1", "203.0.113.7,10.2.3.4"], "203.0.113.7"),
+            (&["10.9.9.9, 10.2.3.4"], "10.9.9.9"),
+            (&["203.0.113.7, garbage"], "10.0.0.1"),
+            (&["203.0.113.7, "], "10.0.0.1"),
+            (&["[2001:db8::1]:4711"], "2001:db8::1"),
+            (&["::ffff:203.0.113.7, 10.1.1.1:80"], "203.0.113.7"),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(seen("x-forwarded-for", lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn forwarded_is_read_the_same_way() {
+        let cases: [(&[&str], &str); 5] = [
+            (&["for=203.0.113.7;proto=https"], "203.0.113.7"),
+            (
+                &["for=1.1.1.1, proto=http;For=\"203.0.113.7:123\", for=10.1.1.1"],
+                "203.0.113.7",
+            ),
+            (&["for=\"[2001:db8::1]:80\""], "2001:db8::1"),
+            (&["for=203.0.113.7, for=unknown"], "10.0.0.1"),
+            (&["for=203.0.113.7, proto=https"], "10.0.0.1"),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(seen("forwarded", lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn ipv6_callers_are_one_per_prefix() {
+        let cut = |ip: &str, prefix| cut(ip.parse().unwrap(), prefix).to_string();
+        assert_eq!(cut("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::");
+        assert_eq!(cut("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");
+        assert_eq!(cut("192.0.2.1", 64), "192.0.2.1");
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_panics(line in "[ -~]{0,60}") {
+            seen("x-forwarded-for", &[&line]);
+            seen("forwarded", &[&line]);
+        }
+    }
+}

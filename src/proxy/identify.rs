@@ -1,0 +1,189 @@
+//! Who the caller is, beyond an address: a user, an API key.
+//!
+//! A credential that is configured and presented is verified, whether the route asks for one or
+//! not; a wrong one is refused. A credential that is not configured is not looked at.
+
+use super::exchange::Exchange;
+use super::refusal::{Credential, Refusal};
+use crate::config::model::{ApiKey, ApiKeys, KeyPlace, Require, UserSource};
+use crate::snapshot::Snapshot;
+use crate::token::Verifier;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Request};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A caller whose credentials, if there were any, are good.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The user's name.
+    pub user: Option<String>,
+    /// The API key's id.
+    pub api_key: Option<Arc<str>>,
+    /// Index of the user's plan.
+    pub user_plan: usize,
+    /// Index of the key's plan.
+    pub key_plan: usize,
+    /// No limit applies to them.
+    pub exempt: bool,
+}
+
+/// Identifies the caller; refuses wrong credentials, and those that lack what the route requires.
+pub(super) fn caller<B>(
+    exchange: &Exchange,
+    ip: IpAddr,
+    request: &Request<B>,
+) -> Result<Caller, Refusal> {
+    let snapshot = exchange.snapshot();
+    let mut caller = Caller {
+        user: None,
+        api_key: None,
+        user_plan: snapshot.default_plan,
+        key_plan: snapshot.default_plan,
+        exempt: super::address::is_in(&snapshot.exempt.ips, ip),
+    };
+    if let Some(source) = &snapshot.identity.user {
+        user(&mut caller, source, exchange, request.headers())?;
+    }
+    if let Some(keys) = &snapshot.identity.api_key
+        && let Some(key) = api_key(keys, request)?
+    {
+        caller.exempt |= snapshot.exempt.api_keys.iter().any(|id| **id == *key.id);
+        caller.key_plan = key.plan.unwrap_or(snapshot.default_plan);
+        caller.api_key = Some(Arc::clone(&key.id));
+    }
+    let require = exchange
+        .route()
+        .map(|route| route.require)
+        .unwrap_or_default();
+    satisfy(require, &caller).map(|()| caller)
+}
+
+fn satisfy(require: Require, caller: &Caller) -> Result<(), Refusal> {
+    let (user, key) = (caller.user.is_some(), caller.api_key.is_some());
+    match require {
+        Require { either: true, .. } if user || key => Ok(()),
+        Require { either: true, .. } => Err(Refusal::Missing(Credential::Either)),
+        Require { user: true, .. } if !user => Err(Refusal::Missing(Credential::User)),
+        Require { api_key: true, .. } if !key => Err(Refusal::Missing(Credential::ApiKey)),
+        _ => Ok(()),
+    }
+}
+
+fn user(
+    caller: &mut Caller,
+    source: &UserSource,
+    exchange: &Exchange,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    match source {
+        UserSource::Header(name) => {
+            if exchange.peer.is_trusted(exchange.snapshot())
+                && let Some(value) = headers.get(name)
+            {
+                let name = str::from_utf8(value.as_bytes())
+                    .map_err(|_| Refusal::Malformed("the user's name is no text"))?;
+                caller.user = Some(name.to_owned()).filter(|name| !name.is_empty());
+            }
+            Ok(())
+        }
+        UserSource::Jwt(verifier) => bearer(caller, verifier, exchange, headers),
+    }
+}
+
+fn bearer(
+    caller: &mut Caller,
+    verifier: &Verifier,
+    exchange: &Exchange,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let token = match (values.next(), values.next()) {
+        (None, _) => return Ok(()),
+        (Some(value), None) => value.to_str().ok().and_then(bearer_token),
+        _ => return Err(Refusal::Malformed("more than one Authorization")),
+    };
+    // Another scheme is between the caller and the backend.
+    let Some(token) = token else { return Ok(()) };
+    let user = verifier.verify(token, exchange.started)?;
+    if let Some(name) = &user.plan {
+        let plan = exchange.snapshot().plan(name);
+        if plan.is_none() {
+            exchange.worker.gateway.metrics.unknown_plans.increment();
+        }
+        caller.user_plan = plan.unwrap_or(caller.user_plan);
+    }
+    caller.user = Some(user.name);
+    Ok(())
+}
+
+fn bearer_token(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The key that was presented. Keys are known by their SHA-256 alone, so a look-up tells nobody
+/// how much of a guess was right.
+fn api_key<'k, B>(keys: &'k ApiKeys, request: &Request<B>) -> Result<Option<&'k ApiKey>, Refusal> {
+    let presented = match &keys.place {
+        KeyPlace::Header(name) => {
+            let mut values = request.headers().get_all(name).iter();
+            match (values.next(), values.next()) {
+                (Some(_), Some(_)) => return Err(Refusal::Malformed("more than one API key")),
+                (value, _) => value.map(|value| value.as_bytes()),
+            }
+        }
+        KeyPlace::Query(name) => query_parameter(request.uri().query().unwrap_or(""), name)?,
+    };
+    let Some(presented) = presented else {
+        return Ok(None);
+    };
+    keys.keys
+        .get(&sha256(presented))
+        .map(Some)
+        .ok_or(Refusal::UnknownKey)
+}
+
+/// A parameter's value as it stands in the query; keys need no escapes.
+fn query_parameter<'q>(query: &'q str, name: &str) -> Result<Option<&'q [u8]>, Refusal> {
+    let mut values = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(n, _)| *n == name);
+    match (values.next(), values.next()) {
+        (Some(_), Some(_)) => Err(Refusal::Malformed("more than one API key")),
+        (value, _) => Ok(value.map(|(_, value)| value.as_bytes())),
+    }
+}
+
+/// The SHA-256 that an API key is known by.
+pub fn sha256(key: &[u8]) -> [u8; 32] {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key);
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest.as_ref());
+    hash
+}
+
+impl Caller {
+    /// Index of the plan that decides a limit by `by`: the key's where keys count, else the
+    /// user's.
+    pub fn plan(&self, by: &[crate::config::model::Attribute]) -> usize {
+        let by_key = by.contains(&crate::config::model::Attribute::ApiKey);
+        if by_key {
+            self.key_plan
+        } else {
+            self.user_plan
+        }
+    }
+
+    /// Somebody of whom only the address is known.
+    pub fn anonymous(snapshot: &Snapshot, ip: IpAddr) -> Self {
+        Self {
+            user: None,
+            api_key: None,
+            user_plan: snapshot.default_plan,
+            key_plan: snapshot.default_plan,
+            exempt: super::address::is_in(&snapshot.exempt.ips, ip),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Limits → decision. Which limits apply to this caller, what they say together, and what an
+//! admitted request owes until its end.
+
+use super::exchange::Exchange;
+use super::identify::Caller;
+use super::refusal::Refusal;
+use crate::clock::{Micros, SECOND};
+use crate::config::model::{Attribute, Layer};
+use crate::limit::Verdict;
+use crate::snapshot::Limit;
+use crate::store::{Charge, Part, Subject};
+use http::HeaderMap;
+use smallvec::SmallVec;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What one limit said, for the headers, the log and the metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Said {
+    /// The limit's place among the route's limits.
+    pub limit: usize,
+    /// Which of its quotas.
+    pub quota: usize,
+    /// What it said.
+    pub verdict: Verdict,
+}
+
+/// What all limits said.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// Each limit that applied, in the order of layers.
+    pub said: SmallVec<[Said; 4]>,
+    /// Which of `said` rejected the request.
+    pub rejected_by: Option<usize>,
+}
+
+/// An admitted request's hold on its limits, for as long as its response body lives: what is still
+/// owed is settled, what is held is released when this is dropped, however the exchange ends.
+#[derive(Debug)]
+#[must_use]
+pub struct Admission {
+    /// How long the request must wait for its turn.
+    delay: Micros,
+}
+
+impl Admission {
+    /// Waits for the request's turn, if it has to.
+    async fn turn(&self) {
+        if self.delay > 0 {
+            tokio::time::sleep(Duration::from_micros(self.delay)).await;
+        }
+    }
+}
+
+/// Decides whether the request may pass, and charges it. A caller whose credentials were refused
+/// is charged by address alone, so guessing is limited too.
+pub(super) async fn judge(
+    exchange: &Exchange,
+    ip: IpAddr,
+    caller: Result<&Caller, &Refusal>,
+    headers: &HeaderMap,
+) -> (Judgement, Result<Admission, Refusal>) {
+    let refused = caller.is_err();
+    let anonymous;
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(_) => {
+            anonymous = Caller::anonymous(exchange.snapshot(), ip);
+            &anonymous
+        }
+    };
+    let limits = exchange.limits();
+    if caller.exempt {
+        limits
+            .iter()
+            .for_each(|limit| limit.metrics.exempt.increment());
+        return (Judgement::default(), Ok(Admission { delay: 0 }));
+    }
+    let (parts, claims) = claims(limits, ip, caller, headers, refused);
+    let charges: SmallVec<[Charge<'_>; 4]> = claims
+        .iter()
+        .map(|claim| {
+            let limit = &limits[claim.limit];
+            Charge {
+                limit: limit.id,
+                quota: limit.quota(claim.quota),
+                subject: Subject(&parts[claim.parts.clone()]),
+                cost: limit.cost,
+                shadow: limit.shadow,
+            }
+        })
+        .collect();
+    let decision = match exchange
+        .worker
+        .gateway
+        .store
+        .charge_all(&charges, exchange.started)
+        .await
+    {
+        Ok(decision) => decision,
+        Err(never) => match never {},
+    };
+    let said = claims.iter().zip(&decision.verdicts);
+    let said = said.map(|(claim, verdict)| Said {
+        limit: claim.limit,
+        quota: claim.quota,
+        verdict: *verdict,
+    });
+    let judgement = Judgement {
+        said: said.collect(),
+        rejected_by: decision.rejected_by,
+    };
+    let retry_after = decision.retry_after(&charges);
+    let layer = judgement
+        .rejected_by
+        .map(|index| limits[judgement.said[index].limit].layer);
+    judgement.count(limits);
+    let ruling = match layer {
+        None => {
+            let admission = Admission {
+                delay: decision.delay(),
+            };
+            admission.turn().await;
+            Ok(admission)
+        }
+        Some(Layer::Global) => Err(Refusal::Overloaded { retry_after }),
+        Some(_) => Err(Refusal::Limited { retry_after }),
+    };
+    (judgement, ruling)
+}
+
+/// A limit that applies, and which of its counters.
+struct Claim {
+    limit: usize,
+    quota: usize,
+    parts: Range<usize>,
+}
+
+type Parts<'a> = SmallVec<[Part<'a>; 8]>;
+
+fn claims<'a>(
+    limits: &[Arc<Limit>],
+    ip: IpAddr,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+    ip_only: bool,
+) -> (Parts<'a>, SmallVec<[Claim; 4]>) {
+    let mut parts = Parts::new();
+    let mut claims = SmallVec::new();
+    let present = |attribute: &Attribute| part(attribute, ip, caller, headers);
+    for (index, limit) in limits.iter().enumerate() {
+        if ip_only && limit.layer != Layer::Ip {
+            continue;
+        }
+        if limit
+            .unless
+            .iter()
+            .any(|attribute| present(attribute).is_some())
+        {
+            continue;
+        }
+        let start = parts.len();
+        let all: Option<Parts<'a>> = limit.by.iter().map(present).collect();
+        // A limit whose attribute the caller lacks does not apply.
+        let Some(all) = all else { continue };
+        parts.extend(all);
+        let quota = limit.quota_index(caller.plan(&limit.by));
+        claims.push(Claim {
+            limit: index,
+            quota,
+            parts: start..parts.len(),
+        });
+    }
+    (parts, claims)
+}
+
+fn part<'a>(
+    attribute: &Attribute,
+    ip: IpAddr,
+    caller: &'a Caller,
+    headers: &'a HeaderMap,
+) -> Option<Part<'a>> {
+    match attribute {
+        Attribute::Ip => Some(Part::Ip(ip)),
+        Attribute::User => caller.user.as_deref().map(Part::User),
+        Attribute::ApiKey => caller.api_key.as_deref().map(Part::ApiKey),
+        Attribute::Header(name) => headers
+            .get(name)
+            .map(|value| Part::Header(value.as_bytes())),
+    }
+}
+
+impl Judgement {
+    fn count(&self, limits: &[Arc<Limit>]) {
+        for said in &self.said {
+            let limit = &limits[said.limit];
+            match (said.verdict.allowed, limit.shadow) {
+                (true, _) if self.rejected_by.is_some() => {}
+                (true, _) => limit.metrics.allowed.increment(),
+                (false, true) => limit.metrics.shadow_rejected.increment(),
+                (false, false) => limit.metrics.rejected.increment(),
+            }
+        }
+    }
+
+    /// The limit that speaks in `X-RateLimit-*`: the one that rejected, or else the tightest, the
+    /// one with the smallest share left. Neither shadows nor the operator's own limits speak.
+    pub fn speaker(&self, limits: &[Arc<Limit>]) -> Option<&Said> {
+        let speaks = |said: &&Said| {
+            let limit = &limits[said.limit];
+            !limit.shadow && limit.layer != Layer::Global
+        };
+        if let Some(index) = self.rejected_by {
+            return self.said.get(index).filter(speaks);
+        }
+        let share = |verdict: &Verdict| (u64::from(verdict.unused), u64::from(verdict.capacity));
+        self.said.iter().filter(speaks).min_by(|a, b| {
+            let ((a, of_a), (b, of_b)) = (share(&a.verdict), share(&b.verdict));
+            (a * of_b).cmp(&(b * of_a))
+        })
+    }
+}
+
+/// `Retry-After`: whole seconds, rounded up, at least one. Jitter spreads callers who would all
+/// come back in the same second; it is added, never taken away.
+pub fn retry_after_seconds(retry_after: Micros, jitter: f64) -> u64 {
+    let extra = (retry_after as f64 * jitter * fastrand::f64()) as u64;
+    retry_after.saturating_add(extra).div_ceil(SECOND).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_and_jitter_only_adds() {
+        assert_eq!(retry_after_seconds(0, 0.0), 1);
+        assert_eq!(retry_after_seconds(1, 0.0), 1);
+        assert_eq!(retry_after_seconds(SECOND, 0.0), 1);
+        assert_eq!(retry_after_seconds(SECOND + 1, 0.0), 2);
+        let seen: Vec<_> = (0..1000)
+            .map(|_| retry_after_seconds(100 * SECOND, 0.1))
+            .collect();
+        assert!(seen.iter().all(|s| (100..=110).contains(s)));
+        assert!(seen.iter().any(|s| *s > 105), "spread");
+    }
+}

@@ -1,0 +1,108 @@
+//! Every way in which a request can fail to be answered by a backend.
+
+use crate::clock::Micros;
+use crate::token::TokenError;
+use http::{HeaderValue, StatusCode};
+
+/// Why a request is not answered by a backend. [`respond`](super::respond) turns it into a
+/// response; nothing else does.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Two readers could understand it differently, or it breaks the protocol's rules.
+    #[error("bad request: {0}")]
+    Malformed(&'static str),
+    /// CONNECT and TRACE are not for gateways.
+    #[error("the method is not for gateways")]
+    MethodRefused,
+    /// Nothing answers here.
+    #[error("no route")]
+    NoRoute,
+    /// The path is known, the method is not.
+    #[error("method not allowed")]
+    MethodNotAllowed(HeaderValue),
+    /// A credential is missing.
+    #[error("{} required", .0.name())]
+    Missing(Credential),
+    /// An API key that nobody was given.
+    #[error("unknown API key")]
+    UnknownKey,
+    /// A token that is not believed.
+    #[error("{0}")]
+    BadToken(#[from] TokenError),
+    /// A limit of the caller's own.
+    #[error("limited")]
+    Limited {
+        /// How long the caller must wait.
+        retry_after: Micros,
+    },
+    /// A limit of the system's.
+    #[error("overloaded")]
+    Overloaded {
+        /// When to come back.
+        retry_after: Micros,
+    },
+    /// The body is larger than the route takes.
+    #[error("body too large")]
+    TooLarge,
+    /// The caller stopped sending the body.
+    #[error("the caller stopped sending")]
+    Stalled,
+    /// The backend could not be reached, or what it said makes no sense.
+    #[error("bad gateway: {0}")]
+    BadGateway(String),
+    /// The backend took too long.
+    #[error("gateway timeout")]
+    GatewayTimeout,
+}
+
+/// What a caller can present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// A bearer token, or a trusted proxy's word.
+    User,
+    /// An API key.
+    ApiKey,
+    /// One of the two.
+    Either,
+}
+
+impl Credential {
+    fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::ApiKey => "API key",
+            Self::Either => "user or API key",
+        }
+    }
+}
+
+impl Refusal {
+    /// The status that says it.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::MethodRefused | Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
+            Self::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Stalled => StatusCode::REQUEST_TIMEOUT,
+            Self::BadGateway(_) => StatusCode::BAD_GATEWAY,
+            Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// Whether the connection cannot be trusted to be in step any more.
+    pub fn closes(&self) -> bool {
+        matches!(
+            self,
+            Self::Malformed(_) | Self::MethodRefused | Self::TooLarge | Self::Stalled
+        )
+    }
+
+    /// Whether a limit said no, for the access log's sampling.
+    pub fn is_rejection(&self) -> bool {
+        matches!(self, Self::Limited { .. } | Self::Overloaded { .. })
+    }
+}

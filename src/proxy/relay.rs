@@ -1,0 +1,211 @@
+//! Picks an endpoint, sends the request over a pooled or a new connection, and reads the head of
+//! the answer.
+
+use super::body::{Lease, RequestBody};
+use super::exchange::Exchange;
+use super::refusal::Refusal;
+use crate::deadline::{TICK, ticks};
+use crate::upstream::Upstream;
+use crate::upstream::connect::{ConnectError, Connection, connect};
+use crate::upstream::pool::{Pool, Reused};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The head of a backend's answer, and the connection its body comes over.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) response: Response<Incoming>,
+    pub(super) lease: Lease,
+}
+
+/// A connection that was idle for this long may just be being closed by the backend; a request
+/// that can be repeated is kept so that it can.
+const STALE: Duration = Duration::from_millis(500);
+
+/// Gets an answer from the route's upstream.
+pub(super) async fn relay(
+    exchange: &mut Exchange,
+    route: usize,
+    request: Request<RequestBody>,
+) -> Result<Answer, Refusal> {
+    let generation = Rc::clone(&exchange.generation);
+    let index = generation.snapshot.routes[route].upstream;
+    let upstream = &generation.snapshot.upstreams[index];
+    let picked = upstream.pick();
+    let endpoint = &upstream.endpoints[picked];
+    let pool = &generation.pools[index][picked];
+    exchange.note_endpoint(&endpoint.name);
+    let in_flight = endpoint.begin();
+
+    let (connection, response) = send(exchange, upstream, picked, pool, request).await?;
+    let reusable =
+        !closes(response.headers()) && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+    check(&response)?;
+    let lease = Lease {
+        connection,
+        pool: Rc::clone(pool),
+        in_flight,
+        reusable,
+    };
+    Ok(Answer { response, lease })
+}
+
+/// Sends over an idle connection, or a new one. An idle connection that turns out to be closed
+/// costs nothing but the attempt, as long as the request can be sent again.
+async fn send(
+    exchange: &Exchange,
+    upstream: &Upstream,
+    picked: usize,
+    pool: &Pool,
+    mut request: Request<RequestBody>,
+) -> Result<(Connection, Response<Incoming>), Refusal> {
+    let deadlines = &exchange.worker.deadlines;
+    let limits = &upstream.timeouts;
+    while let Some(Reused {
+        connection,
+        idle_ticks,
+    }) = pool.take(ticks(limits.idle)).await
+    {
+        let stale = TICK * u32::try_from(idle_ticks).unwrap_or(u32::MAX) >= STALE;
+        let copy = if stale { repeatable(&request) } else { None };
+        match exchange_heads(exchange, limits.response, connection, request).await {
+            Ok(answer) => return Ok(answer),
+            Err(Failed {
+                unsent: Some(again),
+                ..
+            }) => request = *again,
+            Err(Failed { gone: true, .. }) if copy.is_some() => {
+                // `is_some` was just checked.
+                request = copy.unwrap_or_else(|| unreachable!());
+            }
+            Err(failed) => return Err(failed.refusal),
+        }
+    }
+    let connection = connect(&upstream.endpoints[picked], deadlines, limits.connect).await;
+    let connection = connection.map_err(|error| match error {
+        ConnectError::TimedOut => Refusal::GatewayTimeout,
+        error => Refusal::BadGateway(error.to_string()),
+    })?;
+    exchange_heads(exchange, limits.response, connection, request)
+        .await
+        .map_err(|f| f.refusal)
+}
+
+/// A copy of a request that may be sent twice: nothing follows its head, and doing it twice is the
+/// same as once.
+fn repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    if !request.body().is_end_stream() || !request.method().is_idempotent() {
+        return None;
+    }
+    let mut copy = Request::new(RequestBody::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// A request that got no answer.
+struct Failed {
+    refusal: Refusal,
+    /// The request, if nothing of it was sent.
+    unsent: Option<Box<Request<RequestBody>>>,
+    /// The backend closed the connection without a word.
+    gone: bool,
+}
+
+/// Sends the request and waits for the head of its answer.
+async fn exchange_heads(
+    exchange: &Exchange,
+    limit: Duration,
+    mut connection: Connection,
+    request: Request<RequestBody>,
+) -> Result<(Connection, Response<Incoming>), Failed> {
+    let upload = request.body().upload();
+    let deadline = Rc::new(exchange.worker.deadlines.register());
+    deadline.set(limit);
+    if let Some(upload) = &upload {
+        upload.puts_off(Rc::clone(&deadline), limit);
+    }
+    let sent = deadline
+        .guard(connection.sender.try_send_request(request))
+        .await;
+    let too_large = upload.as_ref().is_some_and(|upload| upload.is_too_large());
+    match sent {
+        Ok(Ok(response)) => Ok((connection, response)),
+        Ok(Err(mut error)) => {
+            let unsent = error.take_message().map(Box::new);
+            let error = error.into_error();
+            let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+            let refusal = if too_large {
+                Refusal::TooLarge
+            } else {
+                Refusal::BadGateway(describe(&error))
+            };
+            Err(Failed {
+                refusal,
+                unsent,
+                gone,
+            })
+        }
+        Err(_) => {
+            let waiting = upload.is_some_and(|upload| upload.is_waiting());
+            let refusal = if waiting {
+                Refusal::Stalled
+            } else {
+                Refusal::GatewayTimeout
+            };
+            Err(Failed {
+                refusal,
+                unsent: None,
+                gone: false,
+            })
+        }
+    }
+}
+
+/// The error with its causes.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn closes(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(CONNECTION).iter();
+    let mut tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(b"close"))
+}
+
+/// An answer that two readers could understand differently is no answer.
+fn check(response: &Response<Incoming>) -> Result<(), Refusal> {
+    let headers = response.headers();
+    let bad = |why: &str| Err(Refusal::BadGateway(why.to_owned()));
+    if response.status().is_informational() {
+        return bad("the backend switched protocols unasked");
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => {}
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            if headers.contains_key(CONTENT_LENGTH) {
+                return bad("the backend sent both a length and a transfer coding");
+            }
+        }
+        _ => return bad("the backend sent a transfer coding other than a single chunked"),
+    }
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let first = lengths.next();
+    if lengths.any(|length| Some(length) != first) {
+        return bad("the backend sent several lengths");
+    }
+    Ok(())
+}

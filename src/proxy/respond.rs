@@ -1,0 +1,163 @@
+//! Status and headers: the one place where answers are made.
+
+use super::body::Body;
+use super::exchange::Exchange;
+use super::forward::remove_hop_by_hop;
+use super::judge::{Judgement, retry_after_seconds};
+use super::refusal::{Credential, Refusal};
+use super::relay::Answer;
+use crate::clock::{Micros, SECOND};
+use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
+use crate::snapshot::{Limit, Snapshot};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, Version};
+use std::sync::Arc;
+
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The backend's answer, with the limits' headers.
+pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
+    let Answer { response, lease } = answer;
+    exchange.note_answer(response.status(), None);
+    let (mut head, incoming) = response.into_parts();
+    remove_hop_by_hop(&mut head.headers);
+    if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
+        && let Some(length) = head.headers.get(CONTENT_LENGTH).cloned()
+    {
+        head.headers.insert(CONTENT_LENGTH, length);
+    }
+    tell(&mut head.headers, &exchange);
+    head.version = Version::HTTP_11;
+    head.extensions.clear();
+    Response::from_parts(head, Body::relayed(incoming, lease, exchange))
+}
+
+/// A refusal: a head and nothing else.
+pub(super) fn refused(mut exchange: Exchange, refusal: &Refusal) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = refusal.status();
+    let headers = response.headers_mut();
+    match refusal {
+        Refusal::Limited { retry_after } => {
+            headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
+            tell(headers, &exchange);
+        }
+        Refusal::Overloaded { retry_after } => {
+            headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
+        }
+        Refusal::MethodNotAllowed(allow) => {
+            headers.insert(ALLOW, allow.clone());
+            tell(headers, &exchange);
+        }
+        Refusal::MethodRefused => {
+            let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+            headers.insert(ALLOW, allow);
+        }
+        Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => {
+            challenge(headers, refusal, exchange.snapshot());
+            tell(headers, &exchange);
+        }
+        _ => tell(headers, &exchange),
+    }
+    if refusal.closes() {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    exchange.note_answer(response.status(), Some(refusal));
+    exchange.finish(0, true);
+    response
+}
+
+fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {
+    retry_after_seconds(after, exchange.snapshot().headers.retry_jitter).into()
+}
+
+/// What the limits say, if any said something.
+fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
+    let Headers {
+        x_ratelimit, ietf, ..
+    } = exchange.snapshot().headers;
+    let (judgement, limits) = (&exchange.judgement, exchange.limits());
+    if x_ratelimit && let Some(said) = judgement.speaker(limits) {
+        let verdict = &said.verdict;
+        let count = limits[said.limit].quota(said.quota).rate().count;
+        let reset = (exchange.started + verdict.reset).div_ceil(SECOND);
+        headers.insert(X_LIMIT, count.into());
+        headers.insert(X_REMAINING, verdict.remaining.into());
+        headers.insert(X_RESET, reset.into());
+    }
+    if ietf {
+        tell_ietf(headers, judgement, limits);
+    }
+}
+
+/// `RateLimit` and `RateLimit-Policy`, structured fields as of the IETF's draft.
+fn tell_ietf(headers: &mut HeaderMap, judgement: &Judgement, limits: &[Arc<Limit>]) {
+    let (mut policies, mut states) = (Vec::with_capacity(128), Vec::with_capacity(128));
+    let mut digits = itoa::Buffer::new();
+    for said in &judgement.said {
+        let limit = &limits[said.limit];
+        if limit.shadow || limit.layer == Layer::Global {
+            continue;
+        }
+        if !policies.is_empty() {
+            policies.extend_from_slice(b", ");
+            states.extend_from_slice(b", ");
+        }
+        policies.extend_from_slice(limit.policy(said.quota).as_bytes());
+        states.push(b'"');
+        states.extend_from_slice(limit.name.as_bytes());
+        states.extend_from_slice(b"\";r=");
+        states.extend_from_slice(digits.format(said.verdict.remaining).as_bytes());
+        if said.verdict.reset > 0 {
+            states.extend_from_slice(b";t=");
+            states.extend_from_slice(digits.format(said.verdict.next.div_ceil(SECOND)).as_bytes());
+        }
+    }
+    if let (false, Ok(policy), Ok(state)) = (
+        policies.is_empty(),
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(policies)),
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(states)),
+    ) {
+        headers.insert(RATELIMIT_POLICY, policy);
+        headers.insert(RATELIMIT, state);
+    }
+}
+
+/// How the caller could identify themselves.
+fn challenge(headers: &mut HeaderMap, refusal: &Refusal, snapshot: &Snapshot) {
+    const REALM: &str = "realm=\"sluice\"";
+    let (user, key) = match refusal {
+        Refusal::BadToken(_) | Refusal::Missing(Credential::User) => (true, false),
+        Refusal::UnknownKey | Refusal::Missing(Credential::ApiKey) => (false, true),
+        _ => (true, true),
+    };
+    if user && matches!(snapshot.identity.user, Some(UserSource::Jwt(_))) {
+        let text = match refusal {
+            Refusal::BadToken(why) => {
+                format!("Bearer {REALM}, error=\"invalid_token\", error_description=\"{why}\"")
+            }
+            _ => format!("Bearer {REALM}"),
+        };
+        append(headers, &text);
+    } else if user && !key {
+        append(headers, &format!("User {REALM}"));
+    }
+    if key && let Some(keys) = &snapshot.identity.api_key {
+        match &keys.place {
+            KeyPlace::Header(name) => {
+                append(headers, &format!("ApiKey {REALM}, header=\"{name}\""))
+            }
+            KeyPlace::Query(name) => append(headers, &format!("ApiKey {REALM}, query=\"{name}\"")),
+        }
+    }
+}
+
+fn append(headers: &mut HeaderMap, challenge: &str) {
+    if let Ok(value) = HeaderValue::from_str(challenge) {
+        headers.append(WWW_AUTHENTICATE, value);
+    }
+}

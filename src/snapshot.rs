@@ -1,0 +1,226 @@
+//! One immutable generation that requests run on.
+//!
+//! Built from a [`Config`] once per reload, with everything a request would otherwise have to look
+//! up or work out: which limits guard a route and in which order, which counters they add to, what
+//! the headers say about them.
+
+mod router;
+
+use crate::clock::Micros;
+use crate::config::model::{
+    self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Server,
+};
+use crate::limit::Quota;
+use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::store::{LimitId, Registry, Store};
+use crate::upstream::Upstream;
+use http::{HeaderName, HeaderValue};
+use std::sync::Arc;
+
+pub use router::{Found, Router};
+
+/// Everything a request needs to know.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Counts up with every reload.
+    pub generation: u64,
+    /// When it came into force.
+    pub loaded_at: Micros,
+    /// Host, path and method → route.
+    pub router: Router,
+    /// By the router's index.
+    pub routes: Box<[Route]>,
+    /// The limits of a request that matches no route.
+    pub guards: Box<[Arc<Limit>]>,
+    /// Who callers are.
+    pub identity: Identity,
+    /// Names of the plans, for tokens that name one.
+    pub plans: Box<[String]>,
+    /// Index of the plan of those who have none.
+    pub default_plan: usize,
+    /// Who is not limited.
+    pub exempt: Exempt,
+    /// By the routes' index.
+    pub upstreams: Box<[Arc<Upstream>]>,
+    /// What callers are told.
+    pub headers: Headers,
+    /// The guards of the edge.
+    pub server: Server,
+    /// The access log, unless it is off.
+    pub access_log: Option<AccessLog>,
+}
+
+/// A route, ready to be used.
+#[derive(Debug)]
+pub struct Route {
+    /// What logs and metrics call it.
+    pub name: String,
+    /// Index of the upstream.
+    pub upstream: usize,
+    /// What callers must present.
+    pub require: Require,
+    /// All limits that guard it, in the order in which they are decided.
+    pub limits: Box<[Arc<Limit>]>,
+    /// Taken off the path before it is forwarded.
+    pub strip_prefix: Option<String>,
+    /// Set on the forwarded request.
+    pub set_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Removed from the forwarded request.
+    pub remove_headers: Vec<HeaderName>,
+    /// The largest body of a request.
+    pub max_body_bytes: Option<u64>,
+    /// Its counters.
+    pub metrics: Arc<RouteMetrics>,
+}
+
+/// A limit, ready to be used.
+#[derive(Debug)]
+pub struct Limit {
+    /// Whose counters in the store.
+    pub id: LimitId,
+    /// What headers, logs and metrics call it.
+    pub name: String,
+    /// Where in the order it is decided.
+    pub layer: Layer,
+    /// What it counts by.
+    pub by: Vec<Attribute>,
+    /// In whose presence it does not apply.
+    pub unless: Vec<Attribute>,
+    /// What it allows: one quota, or one for each plan.
+    quotas: Box<[Quota]>,
+    by_plan: bool,
+    /// `RateLimit-Policy`'s item for each quota.
+    policies: Box<[String]>,
+    /// Tokens a request takes.
+    pub cost: u32,
+    /// Counts and reports, but never rejects.
+    pub shadow: bool,
+    /// Its counters.
+    pub metrics: Arc<LimitMetrics>,
+}
+
+impl Limit {
+    fn new(limit: &model::Limit, store: &Store, metrics: &Metrics) -> Self {
+        let (quotas, by_plan): (Box<[Quota]>, bool) = match &limit.quotas {
+            Quotas::Fixed(quota) => ([*quota].into(), false),
+            Quotas::ByPlan(quotas) => (quotas.as_slice().into(), true),
+        };
+        let policy = |quota: &Quota| {
+            let seconds = quota.rate().window.div_ceil(crate::clock::SECOND);
+            format!("\"{}\";q={};w={seconds}", limit.name, quota.rate().count)
+        };
+        Self {
+            id: store.limit_id(&limit.name),
+            name: limit.name.clone(),
+            layer: limit.layer(),
+            by: limit.by.clone(),
+            unless: limit.unless.clone(),
+            policies: quotas.iter().map(policy).collect(),
+            quotas,
+            by_plan,
+            cost: limit.cost,
+            shadow: limit.shadow,
+            metrics: metrics.limit(&limit.name),
+        }
+    }
+
+    /// Which quota holds for a caller of this plan; the other methods take it.
+    pub fn quota_index(&self, plan: usize) -> usize {
+        if self.by_plan { plan } else { 0 }
+    }
+
+    /// What it allows.
+    pub fn quota(&self, index: usize) -> &Quota {
+        &self.quotas[index]
+    }
+
+    /// `"name";q=N;w=seconds`.
+    pub fn policy(&self, index: usize) -> &str {
+        &self.policies[index]
+    }
+}
+
+/// What outlives snapshots and goes into them.
+#[derive(Clone, Copy, Debug)]
+pub struct Lasting<'a> {
+    /// Gives limits their numbers.
+    pub store: &'a Store,
+    /// Gives routes and limits their counters.
+    pub metrics: &'a Metrics,
+    /// The snapshot before, whose endpoints go on where they are still there.
+    pub previous: Option<&'a Snapshot>,
+}
+
+impl Snapshot {
+    /// Builds the next generation.
+    pub fn build(config: Config, loaded_at: Micros, lasting: Lasting<'_>) -> Self {
+        let limit =
+            |limit: &model::Limit| Arc::new(Limit::new(limit, lasting.store, lasting.metrics));
+        let guards: Vec<Arc<Limit>> = config.limits.iter().map(limit).collect();
+        let router = Router::new(&config.routes);
+        let routes = config
+            .routes
+            .into_iter()
+            .map(|route| Route {
+                limits: in_order(guards.iter().cloned().chain(route.limits.iter().map(limit))),
+                metrics: lasting.metrics.route(&route.name),
+                name: route.name,
+                upstream: route.upstream,
+                require: route.require,
+                strip_prefix: route.strip_prefix,
+                set_headers: route.set_headers,
+                remove_headers: route.remove_headers,
+                max_body_bytes: route.max_body_bytes,
+            })
+            .collect();
+        let before = |name: &str| {
+            let previous = lasting.previous?.upstreams.iter();
+            previous
+                .map(|upstream| &**upstream)
+                .find(|upstream| upstream.name == name)
+        };
+        let upstreams = config
+            .upstreams
+            .iter()
+            .map(|upstream| Arc::new(Upstream::new(upstream, before(&upstream.name))))
+            .collect();
+        Self {
+            generation: lasting
+                .previous
+                .map_or(1, |previous| previous.generation + 1),
+            loaded_at,
+            router,
+            routes,
+            guards: in_order(guards.into_iter()),
+            identity: config.identity,
+            plans: config.plans.into_iter().map(|plan| plan.name).collect(),
+            default_plan: config.default_plan,
+            exempt: config.exempt,
+            upstreams,
+            headers: config.headers,
+            server: config.server,
+            access_log: config.access_log,
+        }
+    }
+
+    /// What the store must know of the limits.
+    pub fn registry(&self) -> Registry {
+        let of_routes = self.routes.iter().flat_map(|route| &route.limits);
+        let limits = self.guards.iter().chain(of_routes);
+        limits
+            .map(|limit| (limit.id, limit.quotas.clone()))
+            .collect()
+    }
+
+    /// The plan a token names; the default plan when nobody defined it.
+    pub fn plan(&self, name: &str) -> Option<usize> {
+        self.plans.iter().position(|plan| plan == name)
+    }
+}
+
+/// ip, user, api_key, other, global; within a layer as written, those for all routes first.
+fn in_order(limits: impl Iterator<Item = Arc<Limit>>) -> Box<[Arc<Limit>]> {
+    let mut limits: Vec<_> = limits.collect();
+    limits.sort_by_key(|limit| limit.layer);
+    limits.into()
+}

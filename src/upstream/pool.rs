@@ -1,0 +1,87 @@
+//! Idle connections of one worker to one endpoint. No lock: nobody else touches them.
+
+use super::connect::Connection;
+use crate::deadline::Deadlines;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// More idle connections than this are closed rather than kept.
+const MAX_IDLE: usize = 512;
+
+/// Idle connections, the longest idle first.
+#[derive(Debug)]
+pub struct Pool {
+    deadlines: Rc<Deadlines>,
+    idle: RefCell<VecDeque<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: u64,
+}
+
+/// A connection that was used before.
+#[derive(Debug)]
+pub struct Reused {
+    /// The connection.
+    pub connection: Connection,
+    /// How many ticks it was idle.
+    pub idle_ticks: u64,
+}
+
+impl Pool {
+    /// Nothing in it yet.
+    pub fn new(deadlines: Rc<Deadlines>) -> Self {
+        Self {
+            deadlines,
+            idle: RefCell::default(),
+        }
+    }
+
+    /// The connection that was used last, if any is left that the backend has not closed.
+    pub async fn take(&self, max_idle_ticks: u64) -> Option<Reused> {
+        loop {
+            let Idle {
+                mut connection,
+                since,
+            } = self.idle.borrow_mut().pop_back()?;
+            let idle_ticks = self.deadlines.tick() - since;
+            if idle_ticks > max_idle_ticks {
+                // Those before it have been idle even longer.
+                self.idle.borrow_mut().clear();
+                return None;
+            }
+            if connection.sender.is_ready() || connection.sender.ready().await.is_ok() {
+                return Some(Reused {
+                    connection,
+                    idle_ticks,
+                });
+            }
+        }
+    }
+
+    /// Keeps a connection whose exchange is over.
+    pub fn put(&self, connection: Connection) {
+        if connection.sender.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() == MAX_IDLE {
+            idle.pop_front();
+        }
+        idle.push_back(Idle {
+            connection,
+            since: self.deadlines.tick(),
+        });
+    }
+
+    /// Closes what was idle for too long, or was closed by the backend.
+    pub fn sweep(&self, max_idle_ticks: u64) {
+        let now = self.deadlines.tick();
+        let fresh =
+            |idle: &Idle| now - idle.since <= max_idle_ticks && !idle.connection.sender.is_closed();
+        self.idle.borrow_mut().retain(fresh);
+    }
+}

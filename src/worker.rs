@@ -1,0 +1,327 @@
+//! One core's share of the gateway: a single-threaded runtime with its own accepts, connections
+//! and pools of upstream connections. Nothing in here is shared with other workers but the
+//! [`Gateway`].
+//!
+//! Every worker accepts from every listener; a connection goes to the worker that has the fewest,
+//! so that a handful of long-lived connections is spread evenly too.
+
+use crate::deadline::{Deadlines, TICK, ticks};
+use crate::gateway::Gateway;
+use crate::metrics::{Refused, WorkerMetrics};
+use crate::proxy::accept;
+use crate::snapshot::Snapshot;
+use crate::upstream::pool::Pool;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, spawn_local};
+
+/// A socket that listens, shared by all workers.
+#[derive(Debug)]
+pub struct Listener {
+    /// What the configuration says.
+    pub configured: SocketAddr,
+    /// Where it really listens: the system picks a port for port 0.
+    pub local: SocketAddr,
+    /// The socket.
+    pub socket: TcpListener,
+}
+
+/// The listeners there should be.
+pub type Listeners = Vec<Arc<Listener>>;
+
+/// A connection on its way to the worker that serves it.
+pub type Handover = (std::net::TcpStream, SocketAddr);
+
+/// What a worker is told from outside.
+#[derive(Debug)]
+pub struct Orders {
+    /// Which listeners to accept from.
+    pub listeners: watch::Receiver<Listeners>,
+    /// When to finish: the time requests in flight may still take.
+    pub stop: watch::Receiver<Option<Duration>>,
+    /// Connections that other workers accepted for this one.
+    pub handovers: mpsc::UnboundedReceiver<Handover>,
+}
+
+/// One worker.
+#[derive(Debug)]
+pub struct Worker {
+    /// What all workers share.
+    pub gateway: Arc<Gateway>,
+    /// Which of the workers this is.
+    pub index: usize,
+    /// Time-outs of this worker.
+    pub deadlines: Rc<Deadlines>,
+    generation: RefCell<Rc<Generation>>,
+    /// Where other workers take connections.
+    peers: Box<[mpsc::UnboundedSender<Handover>]>,
+    draining: Cell<bool>,
+}
+
+/// A snapshot as one worker runs it: with the worker's own connections to its upstreams.
+#[derive(Debug)]
+pub struct Generation {
+    /// What requests run on.
+    pub snapshot: Arc<Snapshot>,
+    /// By upstream and endpoint.
+    pub pools: Box<[Box<[Rc<Pool>]>]>,
+}
+
+impl Generation {
+    /// Pools of endpoints that were there before go on.
+    fn new(snapshot: Arc<Snapshot>, deadlines: &Rc<Deadlines>, before: Option<&Self>) -> Self {
+        let mut known: HashMap<u64, &Rc<Pool>> = HashMap::new();
+        for (upstream, pools) in before
+            .iter()
+            .flat_map(|b| b.snapshot.upstreams.iter().zip(&b.pools))
+        {
+            known.extend(
+                upstream
+                    .endpoints
+                    .iter()
+                    .map(|endpoint| endpoint.id)
+                    .zip(pools),
+            );
+        }
+        let pools = snapshot.upstreams.iter().map(|upstream| {
+            let pool = |id| {
+                known.get(id).map_or_else(
+                    || Rc::new(Pool::new(Rc::clone(deadlines))),
+                    |pool| Rc::clone(pool),
+                )
+            };
+            upstream
+                .endpoints
+                .iter()
+                .map(|endpoint| pool(&endpoint.id))
+                .collect()
+        });
+        Self {
+            pools: pools.collect(),
+            snapshot,
+        }
+    }
+}
+
+impl Worker {
+    fn new(
+        gateway: Arc<Gateway>,
+        index: usize,
+        peers: Box<[mpsc::UnboundedSender<Handover>]>,
+    ) -> Self {
+        let deadlines = Rc::new(Deadlines::default());
+        let generation = Generation::new(gateway.snapshot.load_full(), &deadlines, None);
+        Self {
+            gateway,
+            index,
+            generation: RefCell::new(Rc::new(generation)),
+            deadlines,
+            peers,
+            draining: Cell::new(false),
+        }
+    }
+
+    /// The generation in force; a request keeps the one it began with.
+    pub fn generation(&self) -> Rc<Generation> {
+        let current = self.gateway.snapshot.load();
+        let mut mine = self.generation.borrow_mut();
+        if !Arc::ptr_eq(&current, &mine.snapshot) {
+            *mine = Rc::new(Generation::new(
+                Arc::clone(&current),
+                &self.deadlines,
+                Some(&mine),
+            ));
+        }
+        Rc::clone(&mine)
+    }
+
+    /// This worker's gauges.
+    pub fn metrics(&self) -> &WorkerMetrics {
+        &self.gateway.metrics.workers[self.index]
+    }
+
+    /// Whether connections should end when their request does.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Runs until told to stop, and then until what is in flight is done or the time is up.
+    async fn run(self: Rc<Self>, mut orders: Orders) {
+        let ticking = spawn_local(tick(Rc::clone(&self)));
+        let mut accepting: HashMap<SocketAddr, (Arc<Listener>, AbortHandle)> = HashMap::new();
+        let grace = loop {
+            let wanted = orders.listeners.borrow_and_update().clone();
+            self.reconcile(&mut accepting, &wanted);
+            tokio::select! {
+                Ok(()) = orders.listeners.changed() => {}
+                Some(handover) = orders.handovers.recv() => self.take(handover),
+                Ok(()) = orders.stop.changed() => {
+                    if let Some(grace) = *orders.stop.borrow_and_update() {
+                        break grace;
+                    }
+                }
+                else => return,
+            }
+        };
+        self.reconcile(&mut accepting, &[]);
+        while let Ok(handover) = orders.handovers.try_recv() {
+            self.take(handover);
+        }
+        self.draining.set(true);
+        self.deadlines.wake_all();
+        tokio::select! {
+            () = self.idle() => {}
+            () = tokio::time::sleep(grace) => {}
+            // Told a second time: at once.
+            _ = orders.stop.wait_for(|grace| grace.is_some_and(|grace| grace.is_zero())) => {}
+        }
+        ticking.abort();
+    }
+
+    /// Until no connection is left.
+    async fn idle(&self) {
+        while self.metrics().connections() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Begins to accept from new listeners and stops accepting from those that are gone.
+    fn reconcile(
+        self: &Rc<Self>,
+        accepting: &mut HashMap<SocketAddr, (Arc<Listener>, AbortHandle)>,
+        wanted: &[Arc<Listener>],
+    ) {
+        accepting.retain(|_, (listener, task)| {
+            let stays = wanted.iter().any(|wanted| Arc::ptr_eq(wanted, listener));
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for listener in wanted {
+            accepting.entry(listener.local).or_insert_with(|| {
+                let task = spawn_local(Rc::clone(self).accept(Arc::clone(listener)));
+                (Arc::clone(listener), task.abort_handle())
+            });
+        }
+    }
+
+    async fn accept(self: Rc<Self>, listener: Arc<Listener>) {
+        let socket = listener
+            .socket
+            .try_clone()
+            .and_then(tokio::net::TcpListener::from_std);
+        let socket = match socket {
+            Ok(socket) => socket,
+            Err(error) => return tracing::error!("cannot accept on {}: {error}", listener.local),
+        };
+        loop {
+            match socket.accept().await {
+                Ok((stream, address)) => self.place(stream, address),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    // Out of file descriptors, most likely: let some close.
+                    tracing::warn!("cannot accept on {}: {error}", listener.local);
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Gives a connection to the worker that has the fewest.
+    fn place(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+        let metrics = &self.gateway.metrics;
+        let limit = self.gateway.snapshot.load().server.max_connections;
+        if metrics.connections() >= limit as u64 {
+            return metrics.refuse(Refused::TooManyConnections);
+        }
+        let counts = metrics.workers.iter().map(WorkerMetrics::connections);
+        let fewest = counts.enumerate().min_by_key(|&(_, count)| count);
+        match fewest {
+            Some((index, count)) if count < self.metrics().connections() => {
+                if let Ok(stream) = stream.into_std() {
+                    let _ = self.peers[index].send((stream, address));
+                }
+            }
+            _ => self.serve(stream, address),
+        }
+    }
+
+    /// Takes over a connection that another worker accepted.
+    fn take(self: &Rc<Self>, (stream, address): Handover) {
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            self.serve(stream, address);
+        }
+    }
+
+    fn serve(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+        let open = Open::new(Rc::clone(self));
+        spawn_local(async move {
+            accept::serve(Rc::clone(&open.0), stream, address).await;
+        });
+    }
+}
+
+/// Counts a connection for as long as its task lives, however that ends.
+struct Open(Rc<Worker>);
+
+impl Open {
+    fn new(worker: Rc<Worker>) -> Self {
+        worker.metrics().add_connections(1);
+        Self(worker)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.metrics().add_connections(-1);
+    }
+}
+
+/// The caller gave up before we came to them.
+fn is_passing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    )
+}
+
+/// Moves the worker's deadlines on, and closes upstream connections nobody has used for long.
+async fn tick(worker: Rc<Worker>) {
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        worker.deadlines.advance();
+        if worker.deadlines.tick().is_multiple_of(20) {
+            let generation = worker.generation();
+            for (upstream, pools) in generation.snapshot.upstreams.iter().zip(&generation.pools) {
+                let max_idle = ticks(upstream.timeouts.idle);
+                pools.iter().for_each(|pool| pool.sweep(max_idle));
+            }
+        }
+    }
+}
+
+/// Runs a worker on this thread until it is told to stop.
+pub fn run(
+    gateway: Arc<Gateway>,
+    index: usize,
+    peers: Box<[mpsc::UnboundedSender<Handover>]>,
+    orders: Orders,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let tasks = tokio::task::LocalSet::new();
+    let worker = Rc::new(Worker::new(gateway, index, peers));
+    tasks.block_on(&runtime, worker.run(orders));
+    Ok(())
+}
