@@ -483,6 +483,8 @@ impl Control {
         tracing::info!("stopping; requests in flight have {grace:?}");
         self.gateway.drain();
         self.stop.send_replace(Some(grace));
+        // Nobody may queue up at a door that nobody opens any more.
+        self.listeners.send_replace(Listeners::new());
         loop {
             if workers.iter().all(JoinHandle::is_finished) {
                 return;

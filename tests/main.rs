@@ -1,1 +1,24 @@
+//! One test binary; each file is one behaviour that a user would name.
 
+#![allow(missing_docs, reason = "tests speak through their names")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::format_push_string,
+    reason = "tests share helpers, wait for real sockets, and fail by panicking"
+)]
+
+mod common;
+
+mod admin;
+mod ambiguity;
+mod callers;
+mod forwarding;
+mod guards;
+mod limits;
+mod reload;
+mod routes;
+mod stopping;

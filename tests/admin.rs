@@ -1,0 +1,144 @@
+//! The operator's listener, and the access log.
+
+use crate::common::{Backend, Connection, Gateway, limited};
+
+#[test]
+fn health_and_metrics_are_there() {
+    let backend = Backend::start();
+    let yaml = limited(&backend, "[{ name: per-ip, by: ip, rate: 2/hour }]");
+    let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{yaml}"));
+    gateway.statuses("/", &[], 5);
+    assert!(gateway.reload("nonsense").is_err());
+    let admin = |path: &str, headers: &[(&str, &str)]| {
+        Connection::open(gateway.admin()).send("GET", path, headers, b"")
+    };
+    assert_eq!(admin("/livez", &[]).text(), "ok\n");
+    assert_eq!(admin("/readyz", &[]).text(), "ok\n");
+    assert_eq!(admin("/nothing", &[]).status, 404);
+
+    let page = admin("/metrics", &[]);
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    for line in [
+        "sluice_requests_total{route=\"all-paths\",status=\"200\"} 2",
+        "sluice_requests_total{route=\"all-paths\",status=\"429\"} 3",
+        "sluice_limit_decisions_total{limit=\"per-ip\",verdict=\"allowed\"} 2",
+        "sluice_limit_decisions_total{limit=\"per-ip\",verdict=\"rejected\"} 3",
+        "sluice_config_generation 1",
+        "sluice_requests_in_flight 0",
+        "sluice_memory_keys 1",
+        "# TYPE sluice_requests_total counter",
+    ] {
+        assert!(
+            page.text().lines().any(|l| l == line),
+            "{line} in\n{}",
+            page.text()
+        );
+    }
+    assert!(
+        page.text()
+            .contains("sluice_config_reloads_total{result=\"error\"} ")
+    );
+    let open = admin(
+        "/metrics",
+        &[("accept", "application/openmetrics-text; version=1.0.0")],
+    );
+    assert!(
+        open.header("content-type")
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
+    assert!(open.text().ends_with("# EOF\n"));
+    assert!(open.text().contains("# TYPE sluice_requests counter\n"));
+    assert_eq!(
+        gateway.get("/metrics").status,
+        429,
+        "callers reach no page of it"
+    );
+}
+
+#[test]
+fn a_token_guards_all_but_health() {
+    let backend = Backend::start();
+    let yaml = |token: &str| {
+        format!(
+            "admin: {{ address: '127.0.0.1:0', token: {token} }}\n{}",
+            limited(&backend, "[]")
+        )
+    };
+    let gateway = Gateway::start(&yaml("s3cret"));
+    let status = |path: &str, token: &str| {
+        let headers = [("authorization", format!("Bearer {token}"))];
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        Connection::open(gateway.admin())
+            .send("GET", path, &headers, b"")
+            .status
+    };
+    assert_eq!(
+        [
+            status("/livez", "x"),
+            status("/readyz", "x"),
+            status("/metrics", "x")
+        ],
+        [200, 200, 401]
+    );
+    assert_eq!(
+        [
+            status("/metrics", "s3cret"),
+            status("/metrics", "s3cret2"),
+            status("/x", "")
+        ],
+        [200, 401, 401]
+    );
+    gateway.reload(&yaml("changed")).unwrap();
+    assert_eq!(
+        [status("/metrics", "s3cret"), status("/metrics", "changed")],
+        [401, 200]
+    );
+}
+
+#[test]
+fn every_request_is_logged_as_one_line_of_json() {
+    let backend = Backend::start();
+    let yaml = limited(&backend, "[{ name: per-ip, by: ip, rate: 2/hour }]");
+    let logging =
+        "logging: { access: { format: json, sample: { allowed: 100%, rejected: 100% } } }\n";
+    let gateway = Gateway::start(&format!("{logging}{yaml}"));
+    let mut connection = gateway.connect(); // lines of one connection stay in order
+    for path in ["/a%22b?secret=1", "/x", "/y"] {
+        connection.get(path);
+    }
+    let lines = gateway.log.wait_for(3);
+    assert_eq!(lines[0]["path"], "/a%22b", "no query: secrets hide there");
+    assert_eq!(lines[0]["time"], "2024-02-08T22:50:00.000Z");
+    assert_eq!(lines[0]["method"], "GET");
+    assert_eq!(lines[0]["ip"], "127.0.0.1");
+    assert_eq!(lines[0]["route"], "all-paths");
+    assert_eq!(lines[0]["status"], 200);
+    assert_eq!(lines[0]["remaining"], 1);
+    assert_eq!(lines[0]["bytes"], 5);
+    assert_eq!(lines[0]["upstream"], backend.address().to_string());
+    assert_eq!(lines[2]["status"], 429);
+    assert_eq!(lines[2]["limit"], "per-ip");
+    assert_eq!(lines[2].get("upstream"), None);
+}
+
+#[test]
+fn the_log_is_sampled_by_outcome_and_can_be_off() {
+    let backend = Backend::start();
+    let yaml = limited(&backend, "[{ name: per-ip, by: ip, rate: 10/hour }]");
+    let logging = "logging: { access: { sample: { allowed: 0%, rejected: 100% } } }\n";
+    let gateway = Gateway::start(&format!("{logging}{yaml}"));
+    gateway.statuses("/", &[], 15);
+    let lines = gateway.log.wait_for(5);
+    assert!(lines.iter().all(|line| line["status"] == 429));
+    gateway
+        .reload(&format!("logging: {{ access: off }}\n{yaml}"))
+        .unwrap();
+    gateway.statuses("/", &[], 5);
+    let log = gateway.log.clone();
+    gateway.stop();
+    assert_eq!(log.lines().len(), 5);
+}

@@ -1,0 +1,162 @@
+//! The guards of the edge: time-outs and sizes.
+
+use crate::common::{Backend, Gateway, open};
+use std::time::{Duration, Instant};
+
+fn guarded(backend: &Backend, server: &str) -> Gateway {
+    Gateway::start(&format!("server: {{ {server} }}\n{}", open(backend)))
+}
+
+#[test]
+fn a_head_that_does_not_come_is_408() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "header_timeout: 200ms");
+    for part in ["", "GET", "GET / HTTP/1.1\r\nhost: a\r\nx: "] {
+        let mut connection = gateway.connect();
+        connection.write(part.as_bytes());
+        let began = Instant::now();
+        let reply = connection.read_reply("GET");
+        assert_eq!(
+            (reply.status, reply.header("connection")),
+            (408, Some("close")),
+            "{part:?}"
+        );
+        assert!(connection.is_closed());
+        assert!(
+            (200..3000).contains(&began.elapsed().as_millis()),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
+
+#[test]
+fn bytes_that_trickle_in_do_not_put_the_time_out_off() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "header_timeout: 300ms");
+    let mut connection = gateway.connect();
+    connection.write(b"GET / HTTP/1.1\r\n");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        connection.write(b"x: y\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(
+        connection.try_reply("GET").map(|reply| reply.status),
+        Some(408)
+    );
+}
+
+#[test]
+fn an_idle_connection_is_closed_quietly_and_a_busy_one_is_not() {
+    let backend = Backend::with(|seen, stream| {
+        if seen.target == "/slow" {
+            std::thread::sleep(Duration::from_millis(900));
+        }
+        std::io::Write::write_all(stream, &crate::common::backend::ok("x")).is_ok()
+    });
+    let gateway = guarded(&backend, "idle_timeout: 300ms, header_timeout: 200ms");
+    let mut connection = gateway.connect();
+    assert_eq!(connection.get("/slow").status, 200);
+    assert_eq!(connection.get("/").status, 200);
+    let began = Instant::now();
+    assert!(connection.is_closed(), "no byte before the end");
+    assert!(
+        began.elapsed() >= Duration::from_millis(250),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_head_too_large_is_refused() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "max_headers: 10, max_header_bytes: 8KiB");
+    let many: Vec<(String, &str)> = (0..20).map(|n| (format!("x-{n}"), "1")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+    assert_eq!(gateway.get_with("/", &many).status, 431);
+    let large = "x".repeat(9000);
+    assert_eq!(gateway.get_with("/", &[("x-large", &large)]).status, 431);
+    assert_eq!(
+        gateway.get_with("/", &[("x-large", &large[..4000])]).status,
+        200
+    );
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[test]
+fn a_body_too_large_is_413_before_and_during_the_body() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "server: {{ max_body_bytes: 1KiB }}\nupstreams: {{ app: 'http://{}' }}\nroutes:\n  - {{ path: /, upstream: app }}\n  - {{ path: /large, upstream: app, max_body_bytes: 4KiB }}\n  - {{ path: /any, upstream: app, max_body_bytes: none }}\n",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let status =
+        |path: &str, length: usize| gateway.send("POST", path, &[], &vec![b'x'; length]).status;
+    assert_eq!([status("/", 1024), status("/", 1025)], [200, 413]);
+    assert_eq!([status("/large", 4096), status("/large", 4097)], [200, 413]);
+    assert_eq!(status("/any", 1 << 20), 200);
+    let mut connection = gateway.connect();
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+    for _ in 0..3 {
+        connection.write(b"200\r\n");
+        connection.write(&[b'x'; 512]);
+        connection.write(b"\r\n");
+    }
+    assert_eq!(connection.read_reply("POST").status, 413);
+    assert!(
+        backend
+            .seen()
+            .iter()
+            .all(|seen| seen.target != "/" || seen.body.len() == 1024)
+    );
+}
+
+#[test]
+fn a_caller_who_stops_sending_is_408() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ response: 200ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut connection = gateway.connect();
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nabc");
+    assert_eq!(connection.read_reply("POST").status, 408);
+    assert!(connection.is_closed());
+}
+
+#[test]
+fn a_slow_upload_is_no_slow_backend() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ response: 400ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut connection = gateway.connect();
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n");
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(100));
+        connection.write(b"x");
+    }
+    assert_eq!(connection.read_reply("POST").status, 200);
+}
+
+#[test]
+fn connections_are_capped() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "max_connections: 3");
+    let mut kept: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
+    kept.iter_mut()
+        .for_each(|connection| assert_eq!(connection.get("/").status, 200));
+    let mut beyond = gateway.connect();
+    assert!(beyond.is_closed());
+    kept.pop();
+    crate::common::eventually("room", || {
+        let mut connection = gateway.connect();
+        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        connection.try_reply("GET")
+    });
+}

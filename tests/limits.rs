@@ -1,0 +1,352 @@
+//! Limits: what is admitted, what is rejected, and what callers are told.
+
+use crate::common::{Backend, Gateway, START, limited};
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000;
+
+fn key_of(text: &str) -> String {
+    sluice::proxy::identify::sha256(text.as_bytes())
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
+}
+
+#[test]
+fn the_headers_tell_the_truth() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(
+        &backend,
+        "[{ name: per-ip, by: ip, rate: 60/minute, burst: 3 }]",
+    ));
+    for remaining in [2, 1, 0] {
+        let reply = gateway.get("/");
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.number("x-ratelimit-limit"), 60);
+        assert_eq!(reply.number("x-ratelimit-remaining"), remaining);
+        assert_eq!(
+            reply.number("x-ratelimit-reset"),
+            START / SECOND + 3 - remaining
+        );
+        assert_eq!(
+            reply.header("ratelimit-policy"),
+            Some("\"per-ip\";q=60;w=60")
+        );
+        let expected = format!("\"per-ip\";r={remaining};t=1");
+        assert_eq!(reply.header("ratelimit"), Some(expected.as_str()));
+    }
+    let reply = gateway.get("/");
+    assert_eq!(reply.status, 429);
+    let names: Vec<_> = reply
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let expected = [
+        "retry-after",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "ratelimit-policy",
+        "ratelimit",
+        "content-length",
+        "date",
+    ];
+    assert_eq!(names, expected, "nothing else of weight");
+    assert_eq!(reply.number("retry-after"), 1);
+    assert_eq!(reply.number("x-ratelimit-remaining"), 0);
+    assert_eq!(reply.number("content-length"), 0);
+    assert_eq!(backend.seen().len(), 3);
+
+    gateway.advance(Duration::from_micros(999_999));
+    assert_eq!(gateway.get("/").status, 429, "a moment too early");
+    gateway.advance(Duration::from_micros(1));
+    assert_eq!(gateway.get("/").status, 200, "whoever waits it is admitted");
+}
+
+#[test]
+fn header_styles_and_jitter_are_configurable() {
+    let backend = Backend::start();
+    for (style, x, ietf) in [
+        ("both", true, true),
+        ("x-ratelimit", true, false),
+        ("ietf", false, true),
+        ("none", false, false),
+    ] {
+        let yaml = limited(&backend, "[{ by: ip, rate: 1/hour }]").replace(
+            "retry_jitter: 0%",
+            &format!("style: {style}, retry_jitter: 50%"),
+        );
+        let gateway = Gateway::start(&yaml);
+        for status in [200, 429] {
+            let reply = gateway.get("/");
+            assert_eq!(reply.status, status);
+            assert_eq!(reply.header("x-ratelimit-limit").is_some(), x, "{style}");
+            assert_eq!(reply.header("ratelimit").is_some(), ietf, "{style}");
+        }
+        let waits: Vec<_> = (0..30)
+            .map(|_| gateway.get("/").number("retry-after"))
+            .collect();
+        assert!(
+            waits.iter().all(|wait| (3600..=5400).contains(wait)),
+            "{waits:?}"
+        );
+        assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
+    }
+}
+
+#[test]
+fn layers_are_decided_together_and_all_are_charged_or_none() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "headers: {{ retry_jitter: 0% }}
+identity:
+  api_key: {{ keys: [{{ id: acme, sha256: {} }}] }}
+limits: [{{ name: per-ip, by: ip, rate: 10/minute }}]
+upstreams: {{ app: 'http://{}' }}
+routes:
+  - path: /
+    upstream: app
+    limits:
+      - {{ name: everybody, by: global, rate: 100/hour }}
+      - {{ name: per-key, by: api_key, rate: 2/hour }}
+",
+        key_of("secret"),
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let key = [("x-api-key", "secret")];
+    assert_eq!(gateway.statuses("/", &key, 2), [200, 200]);
+    for _ in 0..5 {
+        let reply = gateway.get_with("/", &key);
+        assert_eq!(reply.status, 429);
+        assert_eq!(
+            reply.number("x-ratelimit-limit"),
+            2,
+            "the limit that rejects speaks"
+        );
+        assert_eq!(reply.number("retry-after"), 1800);
+        let told = "\"per-ip\";r=8;t=6, \"per-key\";r=0;t=1800";
+        assert_eq!(
+            reply.header("ratelimit"),
+            Some(told),
+            "the ip layer is as it was"
+        );
+    }
+    let reply = gateway.get("/");
+    assert_eq!(
+        (reply.status, reply.number("x-ratelimit-remaining")),
+        (200, 7)
+    );
+}
+
+#[test]
+fn retry_after_is_the_latest_of_those_that_reject() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(
+        &backend,
+        "[{ name: slow, by: ip, rate: 1/hour }, { name: fast, by: 'header:x-app', rate: 1/minute }]",
+    ));
+    let app = [("x-app", "a")];
+    assert_eq!(gateway.get_with("/", &app).status, 200);
+    let reply = gateway.get_with("/", &app);
+    assert_eq!((reply.status, reply.number("retry-after")), (429, 3600));
+    assert_eq!(reply.number("x-ratelimit-limit"), 1);
+    gateway.advance(Duration::from_secs(3600));
+    assert_eq!(gateway.get_with("/", &app).status, 200);
+}
+
+#[test]
+fn a_global_limit_answers_503_and_says_nothing_of_itself() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(&backend, "[{ by: global, rate: 2/minute }]"));
+    let reply = gateway.get("/");
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("x-ratelimit-limit"), None);
+    assert_eq!(reply.header("ratelimit"), None);
+    gateway.get("/");
+    let reply = gateway.get("/");
+    assert_eq!((reply.status, reply.number("retry-after")), (503, 30));
+    let names: Vec<_> = reply
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(names, ["retry-after", "content-length", "date"]);
+}
+
+#[test]
+fn combinations_and_headers_have_a_counter_each() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(
+        &backend,
+        "[{ by: ['header:x-tenant', ip], rate: 1/hour }, { by: 'header:x-app', rate: 2/hour }]",
+    ));
+    let get = |tenant: &str, app: &str| {
+        gateway
+            .get_with("/", &[("x-tenant", tenant), ("x-app", app)])
+            .status
+    };
+    assert_eq!(
+        [get("a", "1"), get("a", "1"), get("b", "1"), get("c", "1")],
+        [200, 429, 200, 429]
+    );
+    assert_eq!(get("c", "2"), 200);
+    assert_eq!(gateway.statuses("/", &[("x-tenant", "c")], 2), [429, 429]);
+    assert_eq!(
+        gateway.statuses("/", &[], 5),
+        [200; 5],
+        "no attribute, no limit"
+    );
+}
+
+#[test]
+fn unless_exempts_those_who_have_something_better() {
+    let backend = Backend::start();
+    let yaml = limited(
+        &backend,
+        "[{ name: anonymous, by: ip, unless: [api_key], rate: 1/hour }]",
+    );
+    let identity = format!(
+        "identity: {{ api_key: {{ keys: [{{ id: acme, sha256: {} }}] }} }}\n",
+        key_of("k")
+    );
+    let gateway = Gateway::start(&(identity + &yaml));
+    assert_eq!(gateway.statuses("/", &[("x-api-key", "k")], 3), [200; 3]);
+    assert_eq!(gateway.statuses("/", &[], 2), [200, 429]);
+}
+
+#[test]
+fn a_request_can_cost_more_than_one() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(
+        &backend,
+        "[{ by: ip, rate: 10/minute, burst: 11, cost: 5 }]",
+    ));
+    let reply = gateway.get("/");
+    assert_eq!(reply.number("x-ratelimit-remaining"), 1);
+    assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), 0);
+    let reply = gateway.get("/");
+    assert_eq!((reply.status, reply.number("retry-after")), (429, 24));
+}
+
+#[test]
+fn a_shadow_limit_counts_and_never_rejects() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(
+        &backend,
+        "[{ name: live, by: ip, rate: 4/hour }, { name: new, by: ip, rate: 2/hour, mode: shadow }]",
+    ));
+    assert_eq!(gateway.statuses("/", &[], 5), [200, 200, 200, 200, 429]);
+    let metrics = &gateway.server().gateway().metrics;
+    let (live, new) = (metrics.limit("live"), metrics.limit("new"));
+    assert_eq!((live.allowed.value(), live.rejected.value()), (4, 1));
+    assert_eq!((new.allowed.value(), new.shadow_rejected.value()), (2, 3));
+    assert!(
+        !gateway
+            .get("/")
+            .header("ratelimit")
+            .unwrap()
+            .contains("new")
+    );
+}
+
+#[test]
+fn plans_decide_where_the_limit_says_so() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "plans:
+  free: {{ rate: 60/minute, burst: 2, quota: 3/day }}
+  pro: {{ rate: 60/minute, burst: 4, quota: 100/day }}
+default_plan: free
+identity:
+  api_key:
+    query: key
+    keys:
+      - {{ id: a, sha256: {}, plan: pro }}
+      - {{ id: b, sha256: {} }}
+upstreams: {{ app: 'http://{}' }}
+routes:
+  - path: /
+    upstream: app
+    limits:
+      - {{ name: rate, by: api_key, rate: plan }}
+      - {{ name: quota, by: [api_key, ip], rate: plan.quota }}
+",
+        key_of("aa"),
+        key_of("bb"),
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    assert_eq!(
+        gateway.statuses("/?key=aa", &[], 5),
+        [200, 200, 200, 200, 429]
+    );
+    assert_eq!(gateway.statuses("/?x=1&key=bb", &[], 3), [200, 200, 429]);
+    gateway.advance(Duration::from_secs(60));
+    let reply = gateway.get("/?key=bb");
+    assert_eq!(
+        reply.header("ratelimit-policy"),
+        Some("\"rate\";q=60;w=60, \"quota\";q=3;w=86400")
+    );
+    assert_eq!(gateway.get("/?key=bb").status, 429, "the quota is used up");
+    assert_eq!(
+        gateway.statuses("/", &[], 9),
+        [200; 9],
+        "without a key, neither applies"
+    );
+}
+
+#[test]
+fn exempt_callers_are_not_limited_but_counted() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "exempt: {{ ips: [192.0.2.0/24], api_keys: [nightly] }}
+identity:
+  trusted_proxies: [127.0.0.1]
+  api_key: {{ keys: [{{ id: nightly, sha256: {} }}] }}
+{}",
+        key_of("night"),
+        limited(
+            &backend,
+            "[{ name: g, by: global, rate: 1/hour }, { name: i, by: ip, rate: 1/hour }]"
+        )
+    );
+    let gateway = Gateway::start(&yaml);
+    assert_eq!(
+        gateway.statuses("/", &[("x-forwarded-for", "192.0.2.9")], 3),
+        [200; 3]
+    );
+    assert_eq!(
+        gateway.statuses("/", &[("x-api-key", "night")], 3),
+        [200; 3]
+    );
+    assert_eq!(gateway.statuses("/", &[], 2), [200, 429]);
+    assert_eq!(
+        gateway.server().gateway().metrics.limit("g").exempt.value(),
+        6
+    );
+}
+
+#[test]
+fn callers_on_many_connections_are_admitted_exactly_as_often_as_allowed() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(&backend, "[{ by: ip, rate: 100/hour }]"));
+    let admitted: usize = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut connection = gateway.connect();
+                    (0..50)
+                        .filter(|_| connection.get("/").status == 200)
+                        .count()
+                })
+            })
+            .collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .sum()
+    });
+    assert_eq!(admitted, 100);
+}

@@ -1,0 +1,215 @@
+//! Signals, with the real binary: what is in flight is finished.
+
+use crate::common::{Backend, Connection, eventually, open};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The real binary, ended with the test.
+pub struct Process {
+    pub child: Child,
+    pub address: SocketAddr,
+    pub folder: tempfile::TempDir,
+}
+
+impl Process {
+    pub fn start(yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.yaml");
+        std::fs::write(&path, format!("listen: 127.0.0.1:0\n{yaml}")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .args(["run", "-c"])
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines
+            .by_ref()
+            .map(|line| line.unwrap())
+            .find_map(|line| {
+                line.split_once("listening on ")
+                    .map(|(_, address)| address.parse().unwrap())
+            })
+            .expect("it says where it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            child,
+            address,
+            folder,
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn slow(for_: Duration) -> Backend {
+    Backend::with(move |_, stream| {
+        std::thread::sleep(for_);
+        std::io::Write::write_all(stream, &crate::common::backend::ok("done")).is_ok()
+    })
+}
+
+#[test]
+fn a_signal_finishes_what_is_in_flight_and_exits_0() {
+    for signal in ["-TERM", "-INT"] {
+        let backend = slow(Duration::from_millis(500));
+        let mut process = Process::start(&open(&backend));
+        let mut idle = Connection::open(process.address);
+        let mut busy = Connection::open(process.address);
+        busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        eventually("the request", || (backend.seen().len() == 1).then_some(()));
+        process.signal(signal);
+        eventually("the listener's end", || {
+            std::net::TcpStream::connect(process.address)
+                .is_err()
+                .then_some(())
+        });
+        assert!(idle.is_closed());
+        let reply = busy.read_reply("GET");
+        assert_eq!(
+            (reply.text(), reply.header("connection")),
+            ("done", Some("close"))
+        );
+        assert!(process.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
+    let backend = slow(Duration::from_secs(10));
+    for second in [false, true] {
+        let grace = if second { "30s" } else { "300ms" };
+        let mut process = Process::start(&format!(
+            "server: {{ shutdown_grace: {grace} }}\n{}",
+            open(&backend)
+        ));
+        let before = backend.seen().len();
+        let mut busy = Connection::open(process.address);
+        busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        eventually("the request", || {
+            (backend.seen().len() > before).then_some(())
+        });
+        let began = Instant::now();
+        process.signal("-TERM");
+        if second {
+            eventually("the drain", || {
+                std::net::TcpStream::connect(process.address)
+                    .is_err()
+                    .then_some(())
+            });
+            process.signal("-TERM");
+        }
+        assert!(process.child.wait().unwrap().success());
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(busy.try_reply("GET").is_none());
+    }
+}
+
+#[test]
+fn sighup_reloads() {
+    let backend = Backend::start();
+    let process = Process::start(&open(&backend));
+    let status = |path: &str| Connection::open(process.address).get(path).status;
+    assert_eq!(status("/x"), 200);
+    let path = process.folder.path().join("gateway.yaml");
+    let text = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("path: /\n", "path: /only\n");
+    std::fs::write(&path, text).unwrap();
+    process.signal("-HUP");
+    eventually("the reload", || (status("/x") == 404).then_some(()));
+    assert_eq!(status("/only"), 200);
+}
+
+/// A body of 1 GiB passes up and down while the gateway's memory stays below 64 MiB.
+#[test]
+fn a_huge_body_passes_both_ways_in_little_memory() {
+    const GIB: usize = 1 << 30;
+    let backend = huge_backend();
+    let yaml = format!(
+        "server: {{ max_body_bytes: none }}\nupstreams: {{ app: 'http://{backend}' }}\nroutes: [{{ path: /, upstream: app }}]\n"
+    );
+    let process = Process::start(&yaml);
+    let mut connection = Connection::open(process.address);
+    connection
+        .write(format!("POST /up HTTP/1.1\r\nhost: a\r\ncontent-length: {GIB}\r\n\r\n").as_bytes());
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..GIB / piece.len() {
+        connection.write(&piece);
+    }
+    assert_eq!(connection.read_reply("POST").text(), GIB.to_string());
+    connection.write(b"GET /down HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(connection.head().unwrap().status, 200);
+    let mut left = GIB - connection.buffered();
+    let mut bytes = vec![0; 1 << 20];
+    while left > 0 {
+        let count = connection.stream.read(&mut bytes).unwrap();
+        assert!(count > 0);
+        left -= count;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 64 << 10, "{kib} KiB at its peak");
+}
+
+/// Counts what it is sent, and sends a gibibyte, holding neither.
+fn huge_backend() -> SocketAddr {
+    const GIB: usize = 1 << 30;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::with_capacity(1 << 20, stream.try_clone().unwrap());
+        let mut stream = stream;
+        let skip_head = |reader: &mut BufReader<std::net::TcpStream>| {
+            let mut line = String::new();
+            while reader.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+        };
+        skip_head(&mut reader);
+        let mut left = GIB;
+        while left > 0 {
+            let available = reader.fill_buf().unwrap().len().min(left);
+            reader.consume(available);
+            left -= available;
+        }
+        std::io::Write::write_all(&mut stream, &crate::common::backend::ok(&GIB.to_string()))
+            .unwrap();
+        skip_head(&mut reader);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {GIB}\r\n\r\n");
+        std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+        let piece = vec![b'x'; 1 << 20];
+        for _ in 0..GIB / piece.len() {
+            std::io::Write::write_all(&mut stream, &piece).unwrap();
+        }
+    });
+    address
+}
