@@ -38,18 +38,10 @@ impl AccessLog {
     /// A log that is written to `sink`.
     pub fn new(workers: usize, sink: Box<dyn Write + Send>, dropped: Arc<Counter>) -> Self {
         let buffers = (0..workers).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared {
-            buffers,
-            dropped,
-            ended: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared { buffers, dropped, ended: AtomicBool::new(false) });
         let for_thread = Arc::clone(&shared);
         let writer = std::thread::spawn(move || for_thread.write_to(sink));
-        Self {
-            shared,
-            thread: writer.thread().clone(),
-            writer: Mutex::new(Some(writer)),
-        }
+        Self { shared, thread: writer.thread().clone(), writer: Mutex::new(Some(writer)) }
     }
 
     /// Puts one line, its end included, where the writer will find it.
@@ -146,8 +138,7 @@ impl Line {
     /// Adds a whole number.
     pub fn number(&mut self, name: &str, number: u64) {
         self.name(name);
-        self.0
-            .extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     /// Adds a length of time in milliseconds, to the microsecond.

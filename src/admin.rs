@@ -10,8 +10,8 @@ use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -19,9 +19,11 @@ use tokio::task::JoinSet;
 
 type Page = Response<Full<Bytes>>;
 
+/// What the operator must present; a reload may change it.
+pub type Token = Arc<Mutex<Option<String>>>;
+
 /// Answers the operator until the task is aborted; its connections end with it.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, token: Option<String>) {
-    let token: Option<Rc<str>> = token.map(Into::into);
+pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, token: Token) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -29,20 +31,16 @@ pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, token: Option<S
             continue;
         };
         while connections.try_join_next().is_some() {}
-        let (gateway, token) = (Arc::clone(&gateway), token.clone());
+        let (gateway, token) = (Arc::clone(&gateway), Arc::clone(&token));
         connections.spawn_local(async move {
             let service = service_fn(|request| {
-                let page = answer(&request, &gateway, token.as_deref());
+                let page = answer(&request, &gateway, token.lock().as_deref());
                 async { Ok::<_, Infallible>(page) }
             });
             let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(Duration::from_secs(30));
+            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
             // Whoever breaks off a connection knows that they did.
-            let _ = builder
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
@@ -58,8 +56,7 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into());
-        page.headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return page;
     }
     match path {
@@ -69,38 +66,23 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
         }
         "/readyz" => text(StatusCode::OK, "ok\n".into()),
         "/metrics" => metrics(request, gateway),
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "there is /livez, /readyz and /metrics\n".into(),
-        ),
+        _ => text(StatusCode::NOT_FOUND, "there is /livez, /readyz and /metrics\n".into()),
     }
 }
 
 /// Whether the request presents the token, if one is set.
 fn may<B>(request: &Request<B>, token: Option<&str>) -> bool {
     let Some(token) = token else { return true };
-    let presented = request
-        .headers()
-        .get(AUTHORIZATION)
-        .map(HeaderValue::as_bytes);
+    let presented = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let presented = presented.and_then(|value| value.strip_prefix(b"Bearer "));
     presented.is_some_and(|given| verify_slices_are_equal(given, token.as_bytes()).is_ok())
 }
 
 fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {
-    let accept = request
-        .headers()
-        .get(ACCEPT)
-        .and_then(|value| value.to_str().ok());
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
-    let mut page = text(
-        StatusCode::OK,
-        gateway.metrics.render(format, gateway.readings()),
-    );
-    page.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static(format.content_type()),
-    );
+    let mut page = text(StatusCode::OK, gateway.metrics.render(format, gateway.readings()));
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     page
 }
 
@@ -109,7 +91,6 @@ fn text(status: StatusCode, text: String) -> Page {
     *page.status_mut() = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     page.headers_mut().insert(CONTENT_TYPE, plain);
-    page.headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     page
 }

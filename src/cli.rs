@@ -74,14 +74,9 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Run { config, workers } => run::run(&config, workers),
         Command::Check { config } => return check::check(&config),
-        Command::Demo {
-            only_backend: Some(address),
-            ..
-        } => backend::run(address),
+        Command::Demo { only_backend: Some(address), .. } => backend::run(address),
         Command::Demo { listen, .. } => demo::run(listen),
-        Command::Key {
-            command: KeyCommand::New { id, plan },
-        } => key::new(id, plan.as_deref()),
+        Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,9 +91,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Diagnostics go to stderr; stdout belongs to the access log. `SLUICE_LOG` sets the level.
 fn log_to_stderr() {
-    let level = std::env::var("SLUICE_LOG")
-        .ok()
-        .and_then(|level| level.parse().ok());
+    let level = std::env::var("SLUICE_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(level.unwrap_or(LevelFilter::INFO))

@@ -32,13 +32,8 @@ impl Clock {
     /// The machine's clock, anchored now.
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub fn system() -> Self {
-        let epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self::System {
-            epoch: micros(epoch),
-            anchor: Instant::now(),
-        }
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::System { epoch: micros(epoch), anchor: Instant::now() }
     }
 
     /// A clock that says `now` until [`advance`](Self::advance) is called.
@@ -98,11 +93,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 

@@ -47,16 +47,19 @@ pub enum LoadError {
         error: std::io::Error,
     },
     /// The file is wrong.
-    #[error("{0}")]
-    Invalid(Diagnostics),
+    #[error("{diagnostics}")]
+    Invalid {
+        /// What is wrong.
+        diagnostics: Diagnostics,
+        /// The other files it names: one of them may be what has to change.
+        files: Vec<PathBuf>,
+    },
 }
 
 /// Reads a file, environment variables included.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    let text = std::fs::read_to_string(path).map_err(|error| LoadError::Unreadable {
-        path: path.to_owned(),
-        error,
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| LoadError::Unreadable { path: path.to_owned(), error })?;
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let env = |name: &str| std::env::var(name).ok();
     let mut loaded = parse(&path.display().to_string(), text, &folder, &env)?;
@@ -71,10 +74,7 @@ pub fn parse(
     folder: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Loaded, LoadError> {
-    let source = Arc::new(Source {
-        name: name.to_owned(),
-        text,
-    });
+    let source = Arc::new(Source { name: name.to_owned(), text });
     let mut cx = Context {
         source: Arc::clone(&source),
         folder: folder.to_owned(),
@@ -85,14 +85,10 @@ pub fn parse(
     let config = root(&source.text, &mut cx).and_then(|node| read(&node, &mut cx));
     let problems = Diagnostics::new(cx.problems);
     match config {
-        Some(config) if problems.errors() == 0 => Ok(Loaded {
-            config: Config {
-                files: cx.files,
-                ..config
-            },
-            warnings: problems,
-        }),
-        _ => Err(LoadError::Invalid(problems)),
+        Some(config) if problems.errors() == 0 => {
+            Ok(Loaded { config: Config { files: cx.files, ..config }, warnings: problems })
+        }
+        _ => Err(LoadError::Invalid { diagnostics: problems, files: cx.files }),
     }
 }
 
@@ -101,24 +97,12 @@ fn root(text: &str, cx: &mut Context<'_>) -> Option<Node> {
     match tree::parse(text, cx.env) {
         Ok((node, faults)) => {
             for fault in faults {
-                cx.report(
-                    Severity::Error,
-                    fault.span,
-                    &fault.path,
-                    fault.message,
-                    None,
-                );
+                cx.report(Severity::Error, fault.span, &fault.path, fault.message, None);
             }
             Some(node)
         }
         Err(fault) => {
-            cx.report(
-                Severity::Error,
-                fault.span,
-                &fault.path,
-                fault.message,
-                None,
-            );
+            cx.report(Severity::Error, fault.span, &fault.path, fault.message, None);
             None
         }
     }
@@ -126,17 +110,11 @@ fn root(text: &str, cx: &mut Context<'_>) -> Option<Node> {
 
 fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     if node.is_null() {
-        cx.error_with_help(
-            node,
-            "the file is empty",
-            "see gateway.yaml for an example".to_owned(),
-        );
+        cx.error_with_help(node, "the file is empty", "see gateway.yaml for an example".to_owned());
         return None;
     }
     let mut fields = Fields::of(node, "gateway.yaml", cx)?;
-    let listen = fields
-        .required("listen", cx)
-        .map(|edge::Listen(addresses)| addresses);
+    let listen = fields.required("listen", cx).map(|edge::Listen(addresses)| addresses);
     let admin = fields.optional("admin", cx);
     let edge::Store { max_keys } = fields.optional("store", cx).unwrap_or_default();
     let callers = Callers::read(&mut fields, cx);
@@ -154,12 +132,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
     fields.later(&["overload", "telemetry"]);
     fields.finish(cx);
-    let Callers {
-        identity,
-        plans,
-        default_plan,
-        exempt,
-    } = callers;
+    let Callers { identity, plans, default_plan, exempt } = callers;
     Some(Config {
         listen: listen?,
         admin,

@@ -73,14 +73,8 @@ impl Deadlines {
 
     /// A deadline that is not set yet.
     pub fn register(self: &Rc<Self>) -> Deadline {
-        let key = self.slots.borrow_mut().insert(Slot {
-            due: NEVER,
-            waker: None,
-        });
-        Deadline {
-            owner: Rc::clone(self),
-            key,
-        }
+        let key = self.slots.borrow_mut().insert(Slot { due: NEVER, waker: None });
+        Deadline { owner: Rc::clone(self), key }
     }
 
     /// Runs a future for at most about `limit`.
@@ -122,11 +116,7 @@ impl Deadline {
         if slot.due <= self.owner.tick.get() {
             return Poll::Ready(Elapsed);
         }
-        if !slot
-            .waker
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(cx.waker()))
-        {
+        if !slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             slot.waker = Some(cx.waker().clone());
         }
         Poll::Pending
@@ -160,9 +150,7 @@ mod tests {
     use super::*;
 
     fn poll(deadline: &Deadline) -> bool {
-        deadline
-            .poll_elapsed(&mut Context::from_waker(Waker::noop()))
-            .is_ready()
+        deadline.poll_elapsed(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]

@@ -33,23 +33,12 @@ impl Gateway {
     pub fn new(config: Config, clock: Clock, workers: usize, log: Box<dyn Write + Send>) -> Self {
         let store = Store::Memory(Memory::new(config.max_keys));
         let metrics = Metrics::new(workers);
-        let lasting = Lasting {
-            store: &store,
-            metrics: &metrics,
-            previous: None,
-        };
+        let lasting = Lasting { store: &store, metrics: &metrics, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry());
         let access_log = AccessLog::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
         let snapshot = ArcSwap::from_pointee(snapshot);
-        Self {
-            snapshot,
-            store,
-            clock,
-            metrics,
-            access_log,
-            draining: AtomicBool::new(false),
-        }
+        Self { snapshot, store, clock, metrics, access_log, draining: AtomicBool::new(false) }
     }
 
     /// Swaps the next generation in.
@@ -57,11 +46,8 @@ impl Gateway {
         let Store::Memory(memory) = &self.store;
         memory.set_max_keys(config.max_keys);
         let previous = self.snapshot.load();
-        let lasting = Lasting {
-            store: &self.store,
-            metrics: &self.metrics,
-            previous: Some(&previous),
-        };
+        let lasting =
+            Lasting { store: &self.store, metrics: &self.metrics, previous: Some(&previous) };
         let next = Snapshot::build(config, self.clock.now(), lasting);
         self.store.adopt(next.registry());
         self.snapshot.store(Arc::new(next));

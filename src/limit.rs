@@ -102,11 +102,7 @@ impl Quota {
     /// A bucket of `burst` tokens (default: N) that refills at `rate`.
     pub fn token_bucket(rate: Rate, burst: Option<u32>) -> Result<Self, QuotaError> {
         let bucket = bucket::Bucket::new(rate, burst.unwrap_or(rate.count))?;
-        Ok(Self {
-            algorithm: Algorithm::TokenBucket,
-            rate,
-            bucket,
-        })
+        Ok(Self { algorithm: Algorithm::TokenBucket, rate, bucket })
     }
 
     /// The rate as it was written.

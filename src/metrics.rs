@@ -49,11 +49,7 @@ impl RouteMetrics {
                 .map(|(code, c)| (class * 100 + code, c.value()))
                 .collect::<Vec<_>>()
         };
-        self.classes
-            .iter()
-            .enumerate()
-            .flat_map(codes)
-            .filter(|&(_, count)| count > 0)
+        self.classes.iter().enumerate().flat_map(codes).filter(|&(_, count)| count > 0)
     }
 }
 
@@ -97,10 +93,7 @@ impl WorkerMetrics {
 
 /// Only one thread writes, so no locked instruction is needed.
 fn add(gauge: &AtomicU64, by: i64) {
-    gauge.store(
-        gauge.load(Ordering::Relaxed).wrapping_add_signed(by),
-        Ordering::Relaxed,
-    );
+    gauge.store(gauge.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
 }
 
 /// Why a connection or a request was refused before a route could count it.
@@ -171,10 +164,7 @@ impl Metrics {
     }
 
     fn in_flight(&self) -> u64 {
-        self.workers
-            .iter()
-            .map(|worker| worker.in_flight.load(Ordering::Relaxed))
-            .sum()
+        self.workers.iter().map(|worker| worker.in_flight.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -220,32 +210,17 @@ pub struct Readings {
 impl Metrics {
     /// Everything as text.
     pub fn render(&self, format: Format, readings: Readings) -> String {
-        let mut page = Page {
-            out: String::with_capacity(4096),
-            format,
-        };
-        page.family(
-            "sluice_requests",
-            "counter",
-            "Requests answered, by route and status.",
-        );
+        let mut page = Page { out: String::with_capacity(4096), format };
+        page.family("sluice_requests", "counter", "Requests answered, by route and status.");
         let routes = self.routes.lock();
         let unrouted = [(String::new(), Arc::clone(&self.unrouted))];
         for (name, route) in routes.iter().chain(unrouted.iter().map(|(n, r)| (n, r))) {
             for (status, count) in route.statuses() {
                 let status = status.to_string();
-                page.counter(
-                    "sluice_requests",
-                    &[("route", name), ("status", &status)],
-                    count,
-                );
+                page.counter("sluice_requests", &[("route", name), ("status", &status)], count);
             }
         }
-        page.family(
-            "sluice_limit_decisions",
-            "counter",
-            "Decisions, by limit and verdict.",
-        );
+        page.family("sluice_limit_decisions", "counter", "Decisions, by limit and verdict.");
         for (name, limit) in self.limits.lock().iter() {
             let verdicts = [
                 ("allowed", &limit.allowed),
@@ -263,9 +238,8 @@ impl Metrics {
             "counter",
             "Connections and requests refused before routing.",
         );
-        for (reason, count) in ["too_many_connections", "header_timeout", "bad_request"]
-            .iter()
-            .zip(&self.refused)
+        for (reason, count) in
+            ["too_many_connections", "header_timeout", "bad_request"].iter().zip(&self.refused)
         {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
         }
@@ -277,21 +251,9 @@ impl Metrics {
     }
 
     fn render_process(&self, page: &mut Page, readings: Readings) {
-        page.family(
-            "sluice_config_reloads",
-            "counter",
-            "Reloads of the configuration, by result.",
-        );
-        page.counter(
-            "sluice_config_reloads",
-            &[("result", "ok")],
-            self.reloads_ok.value(),
-        );
-        page.counter(
-            "sluice_config_reloads",
-            &[("result", "error")],
-            self.reloads_failed.value(),
-        );
+        page.family("sluice_config_reloads", "counter", "Reloads of the configuration, by result.");
+        page.counter("sluice_config_reloads", &[("result", "ok")], self.reloads_ok.value());
+        page.counter("sluice_config_reloads", &[("result", "error")], self.reloads_failed.value());
         let counters = [
             (
                 "sluice_unknown_plans",
@@ -309,16 +271,8 @@ impl Metrics {
             page.counter(name, &[], count.value());
         }
         let gauges = [
-            (
-                "sluice_requests_in_flight",
-                "Requests under way.",
-                self.in_flight(),
-            ),
-            (
-                "sluice_connections",
-                "Open connections of callers.",
-                self.connections(),
-            ),
+            ("sluice_requests_in_flight", "Requests under way.", self.in_flight()),
+            ("sluice_connections", "Open connections of callers.", self.connections()),
             (
                 "sluice_config_generation",
                 "Configurations that have been in force.",
@@ -329,11 +283,7 @@ impl Metrics {
                 "When the configuration in force was loaded.",
                 readings.loaded_at,
             ),
-            (
-                "sluice_memory_keys",
-                "Counters the memory store holds.",
-                readings.memory_keys as u64,
-            ),
+            ("sluice_memory_keys", "Counters the memory store holds.", readings.memory_keys as u64),
         ];
         for (name, help, value) in gauges {
             page.family(name, "gauge", help);
@@ -350,15 +300,9 @@ struct Page {
 impl Page {
     /// OpenMetrics names a family of counters without the `_total` of its samples.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let suffix = if kind == "counter" && self.format == Format::Classic {
-            "_total"
-        } else {
-            ""
-        };
-        let _ = writeln!(
-            self.out,
-            "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}"
-        );
+        let suffix =
+            if kind == "counter" && self.format == Format::Classic { "_total" } else { "" };
+        let _ = writeln!(self.out, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}");
     }
 
     fn counter(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
@@ -369,10 +313,7 @@ impl Page {
         self.out.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
             self.out.push(if index == 0 { '{' } else { ',' });
-            let text = text
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.out, "{label}=\"{text}\"");
         }
         let end = if labels.is_empty() { "" } else { "}" };

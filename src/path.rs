@@ -38,11 +38,7 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, PathError> {
         }
         previous = byte;
     }
-    if plain {
-        Ok(Cow::Borrowed(path))
-    } else {
-        rewrite(path).map(Cow::Owned)
-    }
+    if plain { Ok(Cow::Borrowed(path)) } else { rewrite(path).map(Cow::Owned) }
 }
 
 fn rewrite(path: &str) -> Result<String, PathError> {
@@ -76,10 +72,7 @@ fn decode(path: &str) -> Result<String, PathError> {
     let mut rest = path;
     while let Some(at) = rest.find('%') {
         out.push_str(&rest[..at]);
-        let digits = rest
-            .as_bytes()
-            .get(at + 1..at + 3)
-            .ok_or(PathError::BadEscape)?;
+        let digits = rest.as_bytes().get(at + 1..at + 3).ok_or(PathError::BadEscape)?;
         let byte = hex(digits[0])? << 4 | hex(digits[1])?;
         match byte {
             0 => return Err(PathError::BadByte),
@@ -149,9 +142,7 @@ mod tests {
         for bad in ["/%", "/%6", "/%zz", "/a%2"] {
             assert_eq!(normalise(bad), Err(PathError::BadEscape), "{bad}");
         }
-        for bad in [
-            "/%00", "/a b", "/a\\b", "/a#b", "/\u{e4}", "/\u{7f}", "/a\tb",
-        ] {
+        for bad in ["/%00", "/a b", "/a\\b", "/a#b", "/\u{e4}", "/\u{7f}", "/a\tb"] {
             assert_eq!(normalise(bad), Err(PathError::BadByte), "{bad}");
         }
     }

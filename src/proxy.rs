@@ -17,11 +17,13 @@ pub mod respond;
 
 use crate::worker::Worker;
 use accept::Peer;
+use address::Origin;
 use body::Body;
 use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use identify::Caller;
 use refusal::Refusal;
 use relay::Answer;
 use std::rc::Rc;
@@ -40,20 +42,32 @@ pub async fn handle(
     }
 }
 
-/// Every step may refuse; the first that does decides the answer.
+/// Every step may refuse. Whatever a request is refused for, its limits are asked first: bad
+/// requests and bad credentials are limited too.
 async fn pass(exchange: &mut Exchange, request: Request<Incoming>) -> Result<Answer, Refusal> {
-    let ip = address::caller(&exchange.peer, request.headers(), exchange.snapshot());
-    let destination = Destination::of(&request)?;
-    let route = exchange.find_route(&destination, request.method());
+    let origin = address::origin(&exchange.peer, request.headers(), exchange.snapshot());
+    let arrived = arrive(exchange, origin, &request);
+    let caller = arrived.as_ref().map(|(_, caller)| caller).ok();
+    exchange.note_caller(origin, caller);
 
-    let caller = identify::caller(exchange, ip, &request);
-    exchange.note_caller(ip, caller.as_ref().ok());
-    let (judgement, ruling) = judge::judge(exchange, ip, caller.as_ref(), request.headers()).await;
+    let (judgement, ruling) = judge::judge(exchange, origin, caller, request.headers()).await;
     exchange.judgement = judgement;
     exchange.admission = Some(ruling?);
 
-    let _ = caller?;
-    let route = route?;
+    let (destination, _) = arrived?;
+    let route = exchange.found_route()?;
     let request = forward::prepare(exchange, route, &destination, request)?;
     relay::relay(exchange, route, request).await
+}
+
+/// Where the request wants to go, and who asks.
+fn arrive(
+    exchange: &mut Exchange,
+    origin: Origin,
+    request: &Request<Incoming>,
+) -> Result<(Destination, Caller), Refusal> {
+    let destination = Destination::of(request)?;
+    exchange.find_route(&destination, request.method());
+    let caller = identify::caller(exchange, origin, request)?;
+    Ok((destination, caller))
 }

@@ -8,6 +8,7 @@ use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::worker::{self, Handover, Listener, Listeners, Orders};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::HashMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,17 +85,10 @@ impl Server {
         let files = config.files.clone();
         let addresses = config.listen.clone();
         let admin_config = config.admin.clone();
-        let gateway = Arc::new(Gateway::new(
-            config,
-            options.clock.clone(),
-            count,
-            options.access_log,
-        ));
+        let gateway =
+            Arc::new(Gateway::new(config, options.clock.clone(), count, options.access_log));
         let bound = bind_all(&addresses, &Vec::new())?;
-        let admin_socket = admin_config
-            .as_ref()
-            .map(|admin| bind(admin.address))
-            .transpose()?;
+        let admin_socket = admin_config.as_ref().map(|admin| bind(admin.address)).transpose()?;
 
         let (listeners, on_listeners) = watch::channel(bound);
         let (stop, on_stop) = watch::channel(None);
@@ -108,38 +102,23 @@ impl Server {
             files,
             listeners,
             admin,
-            admin_task: None,
-            admin_config: None,
+            admin_listener: None,
             stop,
             watch: None,
         };
         let (started, on_started) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || {
-                let admin = admin_config.zip(admin_socket);
-                control.run(admin, on_command, workers, options.signals, &started);
-            })?;
-        on_started
-            .recv()
-            .map_err(|_| std::io::Error::other("the control thread ended"))??;
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+            let admin = admin_config.zip(admin_socket);
+            control.run(admin, on_command, workers, options.signals, &started);
+        })?;
+        on_started.recv().map_err(|_| std::io::Error::other("the control thread ended"))??;
         let control = Some(thread);
-        Ok(Self {
-            gateway,
-            commands,
-            listeners: on_listeners,
-            admin: on_admin,
-            control,
-        })
+        Ok(Self { gateway, commands, listeners: on_listeners, admin: on_admin, control })
     }
 
     /// Where callers can connect.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners
-            .borrow()
-            .iter()
-            .map(|listener| listener.local)
-            .collect()
+        self.listeners.borrow().iter().map(|listener| listener.local).collect()
     }
 
     /// Where the admin listener is, if there is one.
@@ -156,9 +135,7 @@ impl Server {
     pub fn reload(&self) -> Result<(), Error> {
         let (reply, on_reply) = oneshot::channel();
         let ended = || Error::System(std::io::Error::other("the gateway has ended"));
-        self.commands
-            .send(Command::Reload(reply))
-            .map_err(|_| ended())?;
+        self.commands.send(Command::Reload(reply)).map_err(|_| ended())?;
         on_reply.blocking_recv().map_err(|_| ended())?
     }
 
@@ -197,19 +174,13 @@ fn spawn_workers(
         (0..count).map(|_| mpsc::unbounded_channel()).unzip();
     let spawn = |(index, handovers)| {
         let (gateway, peers) = (Arc::clone(gateway), senders.clone().into_boxed_slice());
-        let orders = Orders {
-            listeners: listeners.clone(),
-            stop: stop.clone(),
-            handovers,
-        };
+        let orders = Orders { listeners: listeners.clone(), stop: stop.clone(), handovers };
         let run = move || {
             if let Err(error) = worker::run(gateway, index, peers, orders) {
                 tracing::error!("worker {index} cannot run: {error}");
             }
         };
-        Ok(std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(run)?)
+        Ok(std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?)
     };
     receivers.into_iter().enumerate().map(spawn).collect()
 }
@@ -220,19 +191,12 @@ fn bind_all(addresses: &[SocketAddr], bound: &Listeners) -> Result<Listeners, Er
     let mut next = Listeners::new();
     for &address in addresses {
         // Port 0 may be asked for twice: each listener is used once.
-        match before
-            .iter()
-            .position(|listener| listener.configured == address)
-        {
+        match before.iter().position(|listener| listener.configured == address) {
             Some(index) => next.push(before.swap_remove(index)),
             None => {
                 let socket = bind(address)?;
                 let local = socket.local_addr()?;
-                next.push(Arc::new(Listener {
-                    configured: address,
-                    local,
-                    socket,
-                }));
+                next.push(Arc::new(Listener { configured: address, local, socket }));
             }
         }
     }
@@ -241,11 +205,7 @@ fn bind_all(addresses: &[SocketAddr], bound: &Listeners) -> Result<Listeners, Er
 
 fn bind(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     let open = || {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
@@ -262,10 +222,17 @@ struct Control {
     fingerprint: Vec<Option<Vec<u8>>>,
     listeners: watch::Sender<Listeners>,
     admin: watch::Sender<Option<SocketAddr>>,
-    admin_task: Option<tokio::task::AbortHandle>,
-    admin_config: Option<model::Admin>,
+    admin_listener: Option<AdminListener>,
     stop: watch::Sender<Option<Duration>>,
     watch: Option<Watch>,
+}
+
+/// The admin listener while it runs.
+struct AdminListener {
+    /// As configured.
+    address: SocketAddr,
+    token: admin::Token,
+    task: tokio::task::AbortHandle,
 }
 
 /// Editors write a file in several steps; a notice is acted upon when this long nothing more came.
@@ -281,18 +248,9 @@ enum Heard {
 
 impl Signals {
     fn new(obey: bool) -> std::io::Result<Self> {
-        let kinds = [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-        ];
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
         let [term, int, hup] = kinds.map(|kind| obey.then(|| signal(kind)).transpose());
-        Ok(Self(
-            term?
-                .zip(int?)
-                .zip(hup?)
-                .map(|((term, int), hup)| [term, int, hup]),
-        ))
+        Ok(Self(term?.zip(int?).zip(hup?).map(|((term, int), hup)| [term, int, hup])))
     }
 
     async fn next(&mut self) -> Heard {
@@ -316,19 +274,14 @@ impl Control {
         signals: bool,
         started: &std::sync::mpsc::Sender<Result<(), Error>>,
     ) {
-        let runtime = match tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-        {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return drop(started.send(Err(error.into()))),
         };
         let gateway = Arc::clone(&self.gateway);
         let tasks = tokio::task::LocalSet::new();
         tasks.block_on(&runtime, async move {
-            let ready = self
-                .prepare(admin)
-                .and_then(|()| Ok(Signals::new(signals)?));
+            let ready = self.prepare(admin).and_then(|()| Ok(Signals::new(signals)?));
             let mut signals = match ready {
                 Ok(signals) => signals,
                 Err(error) => return drop(started.send(Err(error))),
@@ -391,8 +344,9 @@ impl Control {
 
     /// Takes the file into force, or leaves everything as it is and says why.
     fn reload(&mut self) -> Result<(), Error> {
-        let before = fingerprint(&self.files);
-        match self.try_reload() {
+        let read = self.files.iter().cloned().zip(fingerprint(&self.files)).collect();
+        let outcome = self.try_reload();
+        match &outcome {
             Ok(()) => {
                 let snapshot = self.gateway.snapshot.load();
                 self.gateway.metrics.reloads_ok.increment();
@@ -402,18 +356,35 @@ impl Control {
                     snapshot.generation,
                     snapshot.routes.len()
                 );
-                Ok(())
             }
             Err(error) => {
-                self.fingerprint = before;
                 self.gateway.metrics.reloads_failed.increment();
                 tracing::error!(
                     "{} is not in force, the configuration before it stays:\n{error}",
                     self.path.display()
                 );
-                Err(error)
             }
         }
+        // A file that the refused configuration names may be what has to change.
+        if let Err(Error::Config(LoadError::Invalid { files, .. })) = &outcome {
+            let named = files.iter().filter(|file| !self.files.contains(file));
+            let all = self.files.iter().chain(named).cloned().collect();
+            self.follow(all, &read);
+        } else {
+            self.follow(self.files.clone(), &read);
+        }
+        outcome
+    }
+
+    /// Watches these files from now on. Those that were known count as they were before they were
+    /// read, so that a change during the reading is not missed.
+    fn follow(&mut self, files: Vec<PathBuf>, read: &HashMap<PathBuf, Option<Vec<u8>>>) {
+        let now = files.iter().zip(fingerprint(&files));
+        self.fingerprint = now.map(|(file, now)| read.get(file).cloned().unwrap_or(now)).collect();
+        if let Some(watch) = &mut self.watch {
+            watch.set(&files);
+        }
+        self.files = files;
     }
 
     fn try_reload(&mut self) -> Result<(), Error> {
@@ -424,34 +395,25 @@ impl Control {
         let listeners = bind_all(&config.listen, &self.listeners.borrow())?;
         self.reload_admin(&config)?;
         self.files.clone_from(&config.files);
-        self.fingerprint = fingerprint(&self.files);
-        if let Some(watch) = &mut self.watch {
-            watch.set(&self.files);
-        }
         self.gateway.adopt(config);
         self.listeners.send_replace(listeners);
         Ok(())
     }
 
+    /// The admin listener as configured. It is bound before anything else changes.
     fn reload_admin(&mut self, config: &Config) -> Result<(), Error> {
-        if config.admin == self.admin_config {
-            return Ok(());
+        match (&config.admin, &mut self.admin_listener) {
+            (None, _) => self.stop_admin(),
+            (Some(admin), Some(running)) if running.address == admin.address => {
+                *running.token.lock() = admin.token.clone();
+            }
+            (Some(admin), _) => {
+                let socket = bind(admin.address)?;
+                self.stop_admin();
+                self.start_admin(admin.clone(), socket)?;
+            }
         }
-        let Some(admin) = &config.admin else {
-            self.stop_admin();
-            return Ok(());
-        };
-        let same = self
-            .admin_config
-            .as_ref()
-            .is_some_and(|old| old.address == admin.address);
-        if same {
-            // Only the token changed; the address is free once the old task is gone.
-            self.stop_admin();
-        }
-        let socket = bind(admin.address)?;
-        self.stop_admin();
-        self.start_admin(admin.clone(), socket)
+        Ok(())
     }
 
     fn start_admin(
@@ -459,21 +421,21 @@ impl Control {
         config: model::Admin,
         socket: std::net::TcpListener,
     ) -> Result<(), Error> {
-        self.admin.send_replace(Some(socket.local_addr()?));
+        let local = socket.local_addr()?;
         let listener = tokio::net::TcpListener::from_std(socket)?;
-        let gateway = Arc::clone(&self.gateway);
-        let token = config.token.clone();
-        let task = tokio::task::spawn_local(admin::serve(listener, gateway, token));
-        self.admin_task = Some(task.abort_handle());
-        self.admin_config = Some(config);
+        let token = admin::Token::new(config.token.into());
+        let serving =
+            admin::serve(listener, Arc::clone(&self.gateway), admin::Token::clone(&token));
+        let task = tokio::task::spawn_local(serving).abort_handle();
+        self.admin_listener = Some(AdminListener { address: config.address, token, task });
+        self.admin.send_replace(Some(local));
         Ok(())
     }
 
     fn stop_admin(&mut self) {
-        if let Some(task) = self.admin_task.take() {
-            task.abort();
+        if let Some(listener) = self.admin_listener.take() {
+            listener.task.abort();
         }
-        self.admin_config = None;
         self.admin.send_replace(None);
     }
 

@@ -175,9 +175,7 @@ impl Snapshot {
             .collect();
         let before = |name: &str| {
             let previous = lasting.previous?.upstreams.iter();
-            previous
-                .map(|upstream| &**upstream)
-                .find(|upstream| upstream.name == name)
+            previous.map(|upstream| &**upstream).find(|upstream| upstream.name == name)
         };
         let upstreams = config
             .upstreams
@@ -185,9 +183,7 @@ impl Snapshot {
             .map(|upstream| Arc::new(Upstream::new(upstream, before(&upstream.name))))
             .collect();
         Self {
-            generation: lasting
-                .previous
-                .map_or(1, |previous| previous.generation + 1),
+            generation: lasting.previous.map_or(1, |previous| previous.generation + 1),
             loaded_at,
             router,
             routes,
@@ -207,9 +203,7 @@ impl Snapshot {
     pub fn registry(&self) -> Registry {
         let of_routes = self.routes.iter().flat_map(|route| &route.limits);
         let limits = self.guards.iter().chain(of_routes);
-        limits
-            .map(|limit| (limit.id, limit.quotas.clone()))
-            .collect()
+        limits.map(|limit| (limit.id, limit.quotas.clone())).collect()
     }
 
     /// The plan a token names; the default plan when nobody defined it.

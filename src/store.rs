@@ -50,23 +50,13 @@ pub struct Decision {
 impl Decision {
     /// How long the caller must wait so that every limit that rejects now would let them pass.
     pub fn retry_after(&self, charges: &[Charge<'_>]) -> Micros {
-        let rejecting = charges
-            .iter()
-            .zip(&self.verdicts)
-            .filter(|(charge, _)| !charge.shadow);
-        rejecting
-            .map(|(_, verdict)| verdict.retry_after)
-            .max()
-            .unwrap_or(0)
+        let rejecting = charges.iter().zip(&self.verdicts).filter(|(charge, _)| !charge.shadow);
+        rejecting.map(|(_, verdict)| verdict.retry_after).max().unwrap_or(0)
     }
 
     /// How long an admitted request waits for its turn: the longest any limit asks for.
     pub fn delay(&self) -> Micros {
-        self.verdicts
-            .iter()
-            .map(|verdict| verdict.delay)
-            .max()
-            .unwrap_or(0)
+        self.verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(0)
     }
 }
 

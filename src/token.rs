@@ -82,14 +82,7 @@ impl Verifier {
     pub fn with_secret(secret: &[u8], rules: Rules) -> Self {
         let key = DecodingKey::from_secret(secret);
         let validation = validation(&[Algorithm::HS256]);
-        Self {
-            keys: vec![Key {
-                id: None,
-                key,
-                validation,
-            }],
-            rules,
-        }
+        Self { keys: vec![Key { id: None, key, validation }], rules }
     }
 
     /// Believes tokens signed by the keys of a JSON Web Key Set.
@@ -108,11 +101,7 @@ impl Verifier {
                 validation: validation(&algorithms),
             });
         }
-        if keys.is_empty() {
-            Err(KeySetError::NoUsableKey)
-        } else {
-            Ok(Self { keys, rules })
-        }
+        if keys.is_empty() { Err(KeySetError::NoUsableKey) } else { Ok(Self { keys, rules }) }
     }
 
     /// Who the token stands for, if it is to be believed at `now`.
@@ -129,8 +118,7 @@ impl Verifier {
             }
             decode::<Map<String, Value>>(token, &key.key, &key.validation).ok()
         });
-        self.rules
-            .apply(&believed.ok_or(TokenError::Invalid)?.claims, now)
+        self.rules.apply(&believed.ok_or(TokenError::Invalid)?.claims, now)
     }
 }
 
@@ -140,10 +128,7 @@ impl Rules {
             None => Ok(None),
             Some(value) => value.as_f64().map(Some).ok_or(TokenError::Invalid),
         };
-        let (now, leeway) = (
-            now as f64 / SECOND as f64,
-            self.leeway as f64 / SECOND as f64,
-        );
+        let (now, leeway) = (now as f64 / SECOND as f64, self.leeway as f64 / SECOND as f64);
         if at("exp")?.is_some_and(|expiry| now >= expiry + leeway) {
             return Err(TokenError::Expired);
         }
@@ -157,24 +142,14 @@ impl Rules {
         if !issued_by_us || !self.is_for_us(claims.get("aud")) {
             return Err(TokenError::Misdirected);
         }
-        let name = claims
-            .get(&self.claim)
-            .and_then(text)
-            .ok_or(TokenError::Anonymous)?;
-        let plan = self
-            .plan_claim
-            .as_ref()
-            .and_then(|claim| claims.get(claim))
-            .and_then(text);
+        let name = claims.get(&self.claim).and_then(text).ok_or(TokenError::Anonymous)?;
+        let plan = self.plan_claim.as_ref().and_then(|claim| claims.get(claim)).and_then(text);
         Ok(User { name, plan })
     }
 
     fn is_for_us(&self, audience: Option<&Value>) -> bool {
-        let wanted = |value: &Value| {
-            value
-                .as_str()
-                .is_some_and(|v| self.audience.iter().any(|a| a == v))
-        };
+        let wanted =
+            |value: &Value| value.as_str().is_some_and(|v| self.audience.iter().any(|a| a == v));
         self.audience.is_empty()
             || match audience {
                 Some(Value::Array(values)) => values.iter().any(wanted),
@@ -232,11 +207,7 @@ fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
         KeyAlgorithm::EdDSA => EdDSA,
         _ => return Vec::new(),
     };
-    by_type
-        .iter()
-        .copied()
-        .filter(|algorithm| *algorithm == named)
-        .collect()
+    by_type.iter().copied().filter(|algorithm| *algorithm == named).collect()
 }
 
 impl std::fmt::Debug for Verifier {
@@ -258,20 +229,11 @@ mod tests {
     const NOW: Micros = 1_700_000_000 * SECOND;
 
     fn rules() -> Rules {
-        Rules {
-            claim: "sub".into(),
-            plan_claim: Some("plan".into()),
-            ..Rules::default()
-        }
+        Rules { claim: "sub".into(), plan_claim: Some("plan".into()), ..Rules::default() }
     }
 
     fn sign(claims: &Value) -> String {
-        encode(
-            &Header::default(),
-            claims,
-            &EncodingKey::from_secret(b"secret"),
-        )
-        .unwrap()
+        encode(&Header::default(), claims, &EncodingKey::from_secret(b"secret")).unwrap()
     }
 
     fn verify(rules: Rules, claims: &Value) -> Result<User, TokenError> {
@@ -280,27 +242,15 @@ mod tests {
 
     #[test]
     fn a_good_token_names_its_user_and_plan() {
-        let user = verify(
-            rules(),
-            &json!({"sub": "ada", "plan": "pro", "exp": 1_700_000_060}),
-        );
-        assert_eq!(
-            user,
-            Ok(User {
-                name: "ada".into(),
-                plan: Some("pro".into())
-            })
-        );
+        let user = verify(rules(), &json!({"sub": "ada", "plan": "pro", "exp": 1_700_000_060}));
+        assert_eq!(user, Ok(User { name: "ada".into(), plan: Some("pro".into()) }));
         let numbered = verify(rules(), &json!({"sub": 17}));
         assert_eq!(numbered.unwrap().name, "17");
     }
 
     #[test]
     fn expiry_and_start_are_checked_with_the_leeway() {
-        let lenient = || Rules {
-            leeway: 5 * SECOND,
-            ..rules()
-        };
+        let lenient = || Rules { leeway: 5 * SECOND, ..rules() };
         let expired = json!({"sub": "ada", "exp": 1_699_999_997});
         assert_eq!(verify(rules(), &expired), Err(TokenError::Expired));
         assert!(verify(lenient(), &expired).is_ok());
@@ -313,11 +263,8 @@ mod tests {
 
     #[test]
     fn issuer_and_audience_must_fit_when_asked_for() {
-        let strict = || Rules {
-            issuer: Some("id".into()),
-            audience: vec!["api".into()],
-            ..rules()
-        };
+        let strict =
+            || Rules { issuer: Some("id".into()), audience: vec!["api".into()], ..rules() };
         let good = json!({"sub": "ada", "iss": "id", "aud": ["web", "api"]});
         assert!(verify(strict(), &good).is_ok());
         for bad in [
@@ -326,11 +273,7 @@ mod tests {
             json!({"sub": "ada", "aud": "api"}),
             json!({"sub": "ada", "iss": "id", "aud": "web"}),
         ] {
-            assert_eq!(
-                verify(strict(), &bad),
-                Err(TokenError::Misdirected),
-                "{bad}"
-            );
+            assert_eq!(verify(strict(), &bad), Err(TokenError::Misdirected), "{bad}");
         }
     }
 
@@ -340,26 +283,12 @@ mod tests {
         let good = sign(&json!({"sub": "ada"}));
         let (signed, _) = good.rsplit_once('.').unwrap();
         let none = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.";
-        let foreign = encode(
-            &Header::default(),
-            &json!({"sub": "ada"}),
-            &EncodingKey::from_secret(b"other"),
-        );
-        for bad in [
-            "",
-            "a.b.c",
-            "....",
-            none,
-            signed,
-            &format!("{good}x"),
-            &foreign.unwrap(),
-        ] {
+        let foreign =
+            encode(&Header::default(), &json!({"sub": "ada"}), &EncodingKey::from_secret(b"other"));
+        for bad in ["", "a.b.c", "....", none, signed, &format!("{good}x"), &foreign.unwrap()] {
             assert_eq!(verifier.verify(bad, NOW), Err(TokenError::Invalid), "{bad}");
         }
-        assert_eq!(
-            verifier.verify(&sign(&json!({})), NOW),
-            Err(TokenError::Anonymous)
-        );
+        assert_eq!(verifier.verify(&sign(&json!({})), NOW), Err(TokenError::Anonymous));
     }
 
     #[test]
@@ -368,25 +297,14 @@ mod tests {
         let set = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
         let verifier = Verifier::with_key_set(set, rules()).unwrap();
         let public = b"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
-        let forged = encode(
-            &Header::default(),
-            &json!({"sub": "ada"}),
-            &EncodingKey::from_secret(public),
-        );
-        assert_eq!(
-            verifier.verify(&forged.unwrap(), NOW),
-            Err(TokenError::Invalid)
-        );
+        let forged =
+            encode(&Header::default(), &json!({"sub": "ada"}), &EncodingKey::from_secret(public));
+        assert_eq!(verifier.verify(&forged.unwrap(), NOW), Err(TokenError::Invalid));
     }
 
     #[test]
     fn key_sets_that_cannot_verify_are_refused() {
-        for bad in [
-            "",
-            "{}",
-            r#"{"keys":[]}"#,
-            r#"{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}"#,
-        ] {
+        for bad in ["", "{}", r#"{"keys":[]}"#, r#"{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}"#] {
             assert!(Verifier::with_key_set(bad, rules()).is_err(), "{bad}");
         }
     }

@@ -58,12 +58,7 @@ impl Upstream {
         let endpoints: Box<[_]> = config.endpoints.iter().map(endpoint).collect();
         Self {
             name: config.name.clone(),
-            turns: turns(
-                &endpoints
-                    .iter()
-                    .map(|endpoint| endpoint.weight)
-                    .collect::<Vec<_>>(),
-            ),
+            turns: turns(&endpoints.iter().map(|endpoint| endpoint.weight).collect::<Vec<_>>()),
             endpoints,
             timeouts: config.timeouts,
             balance: config.balance,
@@ -82,11 +77,7 @@ impl Upstream {
                 // The turns hold each endpoint as often as its weight, so picks are weighted.
                 let pick = || self.turns[fastrand::usize(..self.turns.len())];
                 let (one, other) = (pick(), pick());
-                if self.endpoints[other].load() < self.endpoints[one].load() {
-                    other
-                } else {
-                    one
-                }
+                if self.endpoints[other].load() < self.endpoints[one].load() { other } else { one }
             }
         }
     }
@@ -102,10 +93,7 @@ fn turns(weights: &[u32]) -> Box<[usize]> {
                 *standing += i64::from(*weight);
             }
             // The first of those that stand highest.
-            let next = (0..standing.len())
-                .rev()
-                .max_by_key(|&i| standing[i])
-                .unwrap_or(0);
+            let next = (0..standing.len()).rev().max_by_key(|&i| standing[i]).unwrap_or(0);
             standing[next] -= i64::from(total);
             next
         })
@@ -121,10 +109,7 @@ impl Endpoint {
             host: endpoint.host.clone(),
             port: endpoint.port,
             name: format!("{}:{}", endpoint.host, endpoint.port),
-            address: host
-                .parse()
-                .ok()
-                .map(|ip| SocketAddr::new(ip, endpoint.port)),
+            address: host.parse().ok().map(|ip| SocketAddr::new(ip, endpoint.port)),
             weight: endpoint.weight,
             in_flight: AtomicU32::new(0),
         }
@@ -164,15 +149,7 @@ mod tests {
         };
         let endpoints = (1..).zip(weights).map(endpoint).collect();
         let timeouts = Timeouts::default();
-        Upstream::new(
-            &model::Upstream {
-                name: "app".into(),
-                endpoints,
-                balance,
-                timeouts,
-            },
-            None,
-        )
+        Upstream::new(&model::Upstream { name: "app".into(), endpoints, balance, timeouts }, None)
     }
 
     #[test]
@@ -198,26 +175,10 @@ mod tests {
         let first = upstream(Balance::RoundRobin, &[1, 1]);
         let _under_way = first.endpoints[1].begin();
         let timeouts = Timeouts::default();
-        let same = model::Endpoint {
-            host: "127.0.0.1".into(),
-            port: 2,
-            weight: 1,
-        };
-        let endpoints = vec![
-            same,
-            model::Endpoint {
-                host: "::1".into(),
-                port: 3,
-                weight: 1,
-            },
-        ];
+        let same = model::Endpoint { host: "127.0.0.1".into(), port: 2, weight: 1 };
+        let endpoints = vec![same, model::Endpoint { host: "::1".into(), port: 3, weight: 1 }];
         let balance = Balance::RoundRobin;
-        let config = model::Upstream {
-            name: "app".into(),
-            endpoints,
-            balance,
-            timeouts,
-        };
+        let config = model::Upstream { name: "app".into(), endpoints, balance, timeouts };
         let second = Upstream::new(&config, Some(&first));
         assert_eq!(second.endpoints[0].id, first.endpoints[1].id);
         assert!(second.endpoints[0].load() > 0);

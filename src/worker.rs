@@ -77,17 +77,10 @@ impl Generation {
     /// Pools of endpoints that were there before go on.
     fn new(snapshot: Arc<Snapshot>, deadlines: &Rc<Deadlines>, before: Option<&Self>) -> Self {
         let mut known: HashMap<u64, &Rc<Pool>> = HashMap::new();
-        for (upstream, pools) in before
-            .iter()
-            .flat_map(|b| b.snapshot.upstreams.iter().zip(&b.pools))
+        for (upstream, pools) in
+            before.iter().flat_map(|b| b.snapshot.upstreams.iter().zip(&b.pools))
         {
-            known.extend(
-                upstream
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| endpoint.id)
-                    .zip(pools),
-            );
+            known.extend(upstream.endpoints.iter().map(|endpoint| endpoint.id).zip(pools));
         }
         let pools = snapshot.upstreams.iter().map(|upstream| {
             let pool = |id| {
@@ -96,16 +89,9 @@ impl Generation {
                     |pool| Rc::clone(pool),
                 )
             };
-            upstream
-                .endpoints
-                .iter()
-                .map(|endpoint| pool(&endpoint.id))
-                .collect()
+            upstream.endpoints.iter().map(|endpoint| pool(&endpoint.id)).collect()
         });
-        Self {
-            pools: pools.collect(),
-            snapshot,
-        }
+        Self { pools: pools.collect(), snapshot }
     }
 }
 
@@ -132,11 +118,7 @@ impl Worker {
         let current = self.gateway.snapshot.load();
         let mut mine = self.generation.borrow_mut();
         if !Arc::ptr_eq(&current, &mine.snapshot) {
-            *mine = Rc::new(Generation::new(
-                Arc::clone(&current),
-                &self.deadlines,
-                Some(&mine),
-            ));
+            *mine = Rc::new(Generation::new(Arc::clone(&current), &self.deadlines, Some(&mine)));
         }
         Rc::clone(&mine)
     }
@@ -213,10 +195,7 @@ impl Worker {
     }
 
     async fn accept(self: Rc<Self>, listener: Arc<Listener>) {
-        let socket = listener
-            .socket
-            .try_clone()
-            .and_then(tokio::net::TcpListener::from_std);
+        let socket = listener.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let socket = match socket {
             Ok(socket) => socket,
             Err(error) => return tracing::error!("cannot accept on {}: {error}", listener.local),
@@ -287,10 +266,7 @@ impl Drop for Open {
 /// The caller gave up before we came to them.
 fn is_passing(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionReset | Interrupted
-    )
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 /// Moves the worker's deadlines on, and closes upstream connections nobody has used for long.
@@ -317,9 +293,7 @@ pub fn run(
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
     orders: Orders,
 ) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = tokio::task::LocalSet::new();
     let worker = Rc::new(Worker::new(gateway, index, peers));
     tasks.block_on(&runtime, worker.run(orders));

@@ -17,10 +17,7 @@ fn health_and_metrics_are_there() {
     assert_eq!(admin("/nothing", &[]).status, 404);
 
     let page = admin("/metrics", &[]);
-    assert_eq!(
-        page.header("content-type"),
-        Some("text/plain; version=0.0.4; charset=utf-8")
-    );
+    assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for line in [
         "sluice_requests_total{route=\"all-paths\",status=\"200\"} 2",
         "sluice_requests_total{route=\"all-paths\",status=\"429\"} 3",
@@ -31,72 +28,59 @@ fn health_and_metrics_are_there() {
         "sluice_memory_keys 1",
         "# TYPE sluice_requests_total counter",
     ] {
-        assert!(
-            page.text().lines().any(|l| l == line),
-            "{line} in\n{}",
-            page.text()
-        );
+        assert!(page.text().lines().any(|l| l == line), "{line} in\n{}", page.text());
     }
-    assert!(
-        page.text()
-            .contains("sluice_config_reloads_total{result=\"error\"} ")
-    );
-    let open = admin(
-        "/metrics",
-        &[("accept", "application/openmetrics-text; version=1.0.0")],
-    );
-    assert!(
-        open.header("content-type")
-            .unwrap()
-            .starts_with("application/openmetrics-text")
-    );
+    assert!(page.text().contains("sluice_config_reloads_total{result=\"error\"} "));
+    let open = admin("/metrics", &[("accept", "application/openmetrics-text; version=1.0.0")]);
+    assert!(open.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     assert!(open.text().ends_with("# EOF\n"));
     assert!(open.text().contains("# TYPE sluice_requests counter\n"));
-    assert_eq!(
-        gateway.get("/metrics").status,
-        429,
-        "callers reach no page of it"
-    );
+    assert_eq!(gateway.get("/metrics").status, 429, "callers reach no page of it");
 }
 
 #[test]
 fn a_token_guards_all_but_health() {
     let backend = Backend::start();
     let yaml = |token: &str| {
-        format!(
-            "admin: {{ address: '127.0.0.1:0', token: {token} }}\n{}",
-            limited(&backend, "[]")
-        )
+        format!("admin: {{ address: '127.0.0.1:0', token: {token} }}\n{}", limited(&backend, "[]"))
     };
     let gateway = Gateway::start(&yaml("s3cret"));
     let status = |path: &str, token: &str| {
         let headers = [("authorization", format!("Bearer {token}"))];
         let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
-        Connection::open(gateway.admin())
-            .send("GET", path, &headers, b"")
-            .status
+        Connection::open(gateway.admin()).send("GET", path, &headers, b"").status
     };
     assert_eq!(
-        [
-            status("/livez", "x"),
-            status("/readyz", "x"),
-            status("/metrics", "x")
-        ],
+        [status("/livez", "x"), status("/readyz", "x"), status("/metrics", "x")],
         [200, 200, 401]
     );
     assert_eq!(
-        [
-            status("/metrics", "s3cret"),
-            status("/metrics", "s3cret2"),
-            status("/x", "")
-        ],
+        [status("/metrics", "s3cret"), status("/metrics", "s3cret2"), status("/x", "")],
         [200, 401, 401]
     );
+    let before = gateway.admin();
     gateway.reload(&yaml("changed")).unwrap();
-    assert_eq!(
-        [status("/metrics", "s3cret"), status("/metrics", "changed")],
-        [401, 200]
-    );
+    assert_eq!(gateway.admin(), before, "the same listener");
+    assert_eq!([status("/metrics", "s3cret"), status("/metrics", "changed")], [401, 200]);
+}
+
+#[test]
+fn the_admin_listener_comes_moves_and_goes_with_a_reload() {
+    let backend = Backend::start();
+    let yaml = |admin: &str| format!("{admin}{}", limited(&backend, "[]"));
+    let gateway = Gateway::start(&yaml(""));
+    assert_eq!(gateway.server().admin_address(), None);
+    gateway.reload(&yaml("admin: 127.0.0.1:0\n")).unwrap();
+    let first = gateway.admin();
+    assert_eq!(Connection::open(first).get("/livez").status, 200);
+    gateway.reload(&yaml("admin: 127.0.0.2:0\n")).unwrap();
+    assert_ne!(gateway.admin(), first);
+    assert_eq!(Connection::open(gateway.admin()).get("/livez").status, 200);
+    let gone = |address| std::net::TcpStream::connect(address).is_err().then_some(());
+    crate::common::eventually("the end of the first", || gone(first));
+    let second = gateway.admin();
+    gateway.reload(&yaml("")).unwrap();
+    crate::common::eventually("the end of the second", || gone(second));
 }
 
 #[test]
@@ -134,9 +118,7 @@ fn the_log_is_sampled_by_outcome_and_can_be_off() {
     gateway.statuses("/", &[], 15);
     let lines = gateway.log.wait_for(5);
     assert!(lines.iter().all(|line| line["status"] == 429));
-    gateway
-        .reload(&format!("logging: {{ access: off }}\n{yaml}"))
-        .unwrap();
+    gateway.reload(&format!("logging: {{ access: off }}\n{yaml}")).unwrap();
     gateway.statuses("/", &[], 5);
     let log = gateway.log.clone();
     gateway.stop();

@@ -10,14 +10,8 @@ fn every_spelling_of_a_path_meets_the_same_limit_and_is_forwarded_alike() {
         backend.address()
     );
     let gateway = Gateway::start(&yaml);
-    let spellings = [
-        "/login",
-        "/%6Cogin",
-        "//login",
-        "/x/../login",
-        "/./login",
-        "/%2e/%6c%6f%67in?x=1#frag",
-    ];
+    let spellings =
+        ["/login", "/%6Cogin", "//login", "/x/../login", "/./login", "/%2e/%6c%6f%67in?x=1#frag"];
     for (index, spelling) in spellings.iter().enumerate() {
         let status = gateway.get(spelling).status;
         assert_eq!(status, if index < 5 { 200 } else { 429 }, "{spelling}");
@@ -51,58 +45,22 @@ fn refused_requests_never_reach_the_backend_and_end_the_connection() {
         ("GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: a:port\r\n\r\n", 400),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1, 2\r\n\r\nab",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\na",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\na",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\na",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999\r\n\r\na",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1, 2\r\n\r\nab", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\na", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\na", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\na", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999\r\n\r\na", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
         (
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
         ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
-        (
-            "POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-        ),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         ("CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n", 405),
         ("TRACE / HTTP/1.1\r\nhost: a\r\n\r\n", 405),
         ("GET a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n", 400),
@@ -159,16 +117,10 @@ fn a_length_beside_chunked_never_reaches_the_backend() {
         );
         connection.write(request.as_bytes());
         // As RFC 9112 6.3 has it: the coding counts, and the connection ends.
-        assert_eq!(
-            connection.read_reply("POST").header("connection"),
-            Some("close")
-        );
+        assert_eq!(connection.read_reply("POST").header("connection"), Some("close"));
         assert!(connection.is_closed());
         let seen = backend.last();
-        assert_eq!(
-            (seen.target.as_str(), seen.header("content-length")),
-            ("/", None)
-        );
+        assert_eq!((seen.target.as_str(), seen.header("content-length")), ("/", None));
     }
     assert_eq!(backend.seen().len(), 2);
 }
@@ -177,22 +129,14 @@ fn a_length_beside_chunked_never_reaches_the_backend() {
 fn broken_chunks_end_the_exchange() {
     let backend = Backend::start();
     let gateway = Gateway::start(&open(&backend));
-    for chunks in [
-        "x\r\n",
-        "5\r\nabc\r\n0\r\n\r\n",
-        "-1\r\n",
-        "fffffffffffffffff\r\n",
-        "1;\n\r\na",
-    ] {
+    for chunks in ["x\r\n", "5\r\nabc\r\n0\r\n\r\n", "-1\r\n", "fffffffffffffffff\r\n", "1;\n\r\na"]
+    {
         let mut connection = gateway.connect();
         let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
         connection.write(format!("{head}{chunks}").as_bytes());
         let _ = connection.stream.shutdown(std::net::Shutdown::Write);
         let status = connection.try_reply("POST").map(|reply| reply.status);
-        assert!(
-            matches!(status, None | Some(400 | 502)),
-            "{chunks:?}: {status:?}"
-        );
+        assert!(matches!(status, None | Some(400 | 502)), "{chunks:?}: {status:?}");
     }
     assert_eq!(backend.seen().len(), 0, "no whole request came out of it");
 }

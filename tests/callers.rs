@@ -8,10 +8,7 @@ use std::path::Path;
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 
 fn key_of(text: &str) -> String {
-    sluice::proxy::identify::sha256(text.as_bytes())
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    sluice::proxy::identify::sha256(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[test]
@@ -32,18 +29,10 @@ fn forwarding_headers_count_only_from_trusted_peers() {
             ("x-real-ip", "1.1.1.1"),
         ];
         let reply = untrusting.get_with("/", &headers);
-        assert_eq!(
-            reply.status,
-            if n < 2 { 200 } else { 429 },
-            "a spoofed header changes nothing"
-        );
+        assert_eq!(reply.status, if n < 2 { 200 } else { 429 }, "a spoofed header changes nothing");
     }
     let seen = backend.last();
-    assert_eq!(
-        seen.header("x-forwarded-for"),
-        Some("127.0.0.1"),
-        "what was spoofed is dropped"
-    );
+    assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"), "what was spoofed is dropped");
     assert_eq!(seen.header("forwarded"), None);
     assert_eq!(seen.header("x-forwarded-host"), Some("example.test"));
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
@@ -52,63 +41,33 @@ fn forwarding_headers_count_only_from_trusted_peers() {
         "identity: {{ trusted_proxies: [127.0.0.0/8, 10.0.0.0/8] }}\n{limits}"
     ));
     for n in 0..4 {
-        assert_eq!(
-            trusting
-                .get_with("/", &[("x-forwarded-for", &spoofed(n))])
-                .status,
-            200
-        );
+        assert_eq!(trusting.get_with("/", &[("x-forwarded-for", &spoofed(n))]).status, 200);
     }
     // From the right, past trusted proxies, and no further.
-    let behind = [
-        ("x-forwarded-for", "6.6.6.6, 198.51.100.9, 10.1.2.3"),
-        ("x-forwarded-proto", "https"),
-    ];
+    let behind =
+        [("x-forwarded-for", "6.6.6.6, 198.51.100.9, 10.1.2.3"), ("x-forwarded-proto", "https")];
     assert_eq!(trusting.statuses("/", &behind, 3), [200, 200, 429]);
     let other = [("x-forwarded-for", "7.7.7.7, 198.51.100.9")];
-    assert_eq!(
-        trusting.get_with("/", &other).status,
-        429,
-        "the same caller"
-    );
+    assert_eq!(trusting.get_with("/", &other).status, 429, "the same caller");
     let seen = backend.seen();
-    let last = seen
-        .iter()
-        .rfind(|seen| seen.header("x-forwarded-proto") == Some("https"))
-        .unwrap();
-    assert_eq!(
-        last.header("x-forwarded-for"),
-        Some("6.6.6.6, 198.51.100.9, 10.1.2.3, 127.0.0.1")
-    );
+    let last = seen.iter().rfind(|seen| seen.header("x-forwarded-proto") == Some("https")).unwrap();
+    assert_eq!(last.header("x-forwarded-for"), Some("6.6.6.6, 198.51.100.9, 10.1.2.3, 127.0.0.1"));
 }
 
 #[test]
 fn ipv6_callers_are_one_caller_per_prefix_and_mapped_addresses_are_ipv4() {
     let backend = Backend::start();
     let yaml = limited(&backend, "[{ by: ip, rate: 1/hour }]");
-    let gateway = Gateway::start(&format!(
-        "identity: {{ trusted_proxies: [127.0.0.1] }}\n{yaml}"
-    ));
-    let from = |address: &str| {
-        gateway
-            .get_with("/", &[("x-forwarded-for", address)])
-            .status
-    };
+    let gateway = Gateway::start(&format!("identity: {{ trusted_proxies: [127.0.0.1] }}\n{yaml}"));
+    let from = |address: &str| gateway.get_with("/", &[("x-forwarded-for", address)]).status;
     assert_eq!(
-        [
-            from("2001:db8:1:2::1"),
-            from("2001:db8:1:2:ffff::9"),
-            from("2001:db8:1:3::1")
-        ],
+        [from("2001:db8:1:2::1"), from("2001:db8:1:2:ffff::9"), from("2001:db8:1:3::1")],
         [200, 429, 200]
     );
     assert_eq!([from("192.0.2.1"), from("::ffff:192.0.2.1")], [200, 429]);
     let yaml = format!("identity: {{ trusted_proxies: [127.0.0.1], ipv6_prefix: 128 }}\n{yaml}");
     gateway.reload(&yaml).unwrap();
-    assert_eq!(
-        [from("2001:db8:1:2::5"), from("2001:db8:1:2::6")],
-        [200, 200]
-    );
+    assert_eq!([from("2001:db8:1:2::5"), from("2001:db8:1:2::6")], [200, 200]);
 }
 
 #[test]
@@ -128,30 +87,16 @@ routes:
     let gateway = Gateway::start(&yaml);
     let reply = gateway.get("/closed");
     assert_eq!(reply.status, 401);
-    assert_eq!(
-        reply.header("www-authenticate"),
-        Some("ApiKey realm=\"sluice\", header=\"x-key\"")
-    );
+    assert_eq!(reply.header("www-authenticate"), Some("ApiKey realm=\"sluice\", header=\"x-key\""));
     assert_eq!(reply.header("content-length"), Some("0"));
-    assert_eq!(
-        reply.number("x-ratelimit-remaining"),
-        5,
-        "a 401 is charged to its address"
-    );
-    assert_eq!(
-        gateway.get_with("/closed", &[("x-key", "good")]).status,
-        200
-    );
+    assert_eq!(reply.number("x-ratelimit-remaining"), 5, "a 401 is charged to its address");
+    assert_eq!(gateway.get_with("/closed", &[("x-key", "good")]).status, 200);
     assert_eq!(
         gateway.get_with("/open", &[("x-key", "guess")]).status,
         401,
         "wrong, though not required"
     );
-    assert_eq!(
-        gateway.get_with("/open", &[("x-other", "guess")]).status,
-        200,
-        "not looked at"
-    );
+    assert_eq!(gateway.get_with("/open", &[("x-other", "guess")]).status, 200, "not looked at");
     let twice = b"GET /open HTTP/1.1\r\nhost: a\r\nx-key: good\r\nx-key: bad\r\n\r\n";
     assert_eq!(gateway.raw(twice).status, 400);
     assert_eq!(
@@ -162,12 +107,7 @@ routes:
 }
 
 fn token(claims: &Value, secret: &str) -> String {
-    encode(
-        &Header::default(),
-        claims,
-        &EncodingKey::from_secret(secret.as_bytes()),
-    )
-    .unwrap()
+    encode(&Header::default(), claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
 }
 
 #[test]
@@ -195,10 +135,7 @@ routes:
     let asked = |token: &str, count: usize| {
         gateway.statuses("/", &[("authorization", &format!("Bearer {token}"))], count)
     };
-    assert_eq!(
-        asked(&token(&claims("ada", "pro"), secret), 4),
-        [200, 200, 200, 429]
-    );
+    assert_eq!(asked(&token(&claims("ada", "pro"), secret), 4), [200, 200, 200, 429]);
     assert_eq!(asked(&token(&claims("bob", "free"), secret), 2), [200, 429]);
     assert_eq!(
         asked(&token(&claims("eve", "platinum"), secret), 2),
@@ -238,11 +175,7 @@ routes:
         (401, Some("Bearer realm=\"sluice\""))
     );
     let basic = gateway.get_with("/", &[("authorization", "Basic YWRhOnB3")]);
-    assert_eq!(
-        basic.header("www-authenticate"),
-        Some("Bearer realm=\"sluice\""),
-        "not our scheme"
-    );
+    assert_eq!(basic.header("www-authenticate"), Some("Bearer realm=\"sluice\""), "not our scheme");
 }
 
 #[test]
@@ -257,31 +190,13 @@ fn a_key_set_verifies_each_of_its_algorithms_and_no_other() {
         std::fs::write(folder.join("keys.json"), read("jwks.json")).unwrap();
     });
     let keys = [
-        (
-            "rsa",
-            Algorithm::RS256,
-            EncodingKey::from_rsa_der(&read("rsa.der")),
-        ),
-        (
-            "ec",
-            Algorithm::ES256,
-            EncodingKey::from_ec_der(&read("ec.der")),
-        ),
-        (
-            "ed",
-            Algorithm::EdDSA,
-            EncodingKey::from_ed_der(&read("ed.der")),
-        ),
+        ("rsa", Algorithm::RS256, EncodingKey::from_rsa_der(&read("rsa.der"))),
+        ("ec", Algorithm::ES256, EncodingKey::from_ec_der(&read("ec.der"))),
+        ("ed", Algorithm::EdDSA, EncodingKey::from_ed_der(&read("ed.der"))),
     ];
     let sign = |kid: Option<&str>, algorithm, key: &EncodingKey, user: &str| {
-        let header = Header {
-            kid: kid.map(str::to_owned),
-            ..Header::new(algorithm)
-        };
-        format!(
-            "Bearer {}",
-            encode(&header, &json!({"sub": user}), key).unwrap()
-        )
+        let header = Header { kid: kid.map(str::to_owned), ..Header::new(algorithm) };
+        format!("Bearer {}", encode(&header, &json!({"sub": user}), key).unwrap())
     };
     let status = |token: &str| gateway.get_with("/", &[("authorization", token)]).status;
     for (kid, algorithm, key) in &keys {
@@ -298,16 +213,9 @@ fn a_key_set_verifies_each_of_its_algorithms_and_no_other() {
         );
     }
     let rsa = &keys[0].2;
-    assert_eq!(
-        status(&sign(Some("rsa"), Algorithm::RS512, rsa, "x")),
-        401,
-        "the key says RS256"
-    );
+    assert_eq!(status(&sign(Some("rsa"), Algorithm::RS512, rsa, "x")), 401, "the key says RS256");
     let hmac = EncodingKey::from_secret(&read("jwks.json"));
-    assert_eq!(
-        status(&sign(Some("rsa"), Algorithm::HS256, &hmac, "x")),
-        401
-    );
+    assert_eq!(status(&sign(Some("rsa"), Algorithm::HS256, &hmac, "x")), 401);
 }
 
 #[test]
@@ -325,11 +233,32 @@ fn a_users_header_is_believed_only_from_a_trusted_proxy() {
     assert_eq!(backend.last().header("x-user-id"), Some("ada"));
     let untrusting = from("10.0.0.1");
     assert_eq!(untrusting.statuses("/", &user, 3), [200; 3]);
-    assert_eq!(
-        backend.last().header("x-user-id"),
-        None,
-        "the backend is not fooled either"
+    assert_eq!(backend.last().header("x-user-id"), None, "the backend is not fooled either");
+}
+
+#[test]
+fn an_exempt_ipv6_address_stands_for_itself() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "identity: {{ trusted_proxies: [127.0.0.1] }}\nexempt: {{ ips: ['2001:db8::5'] }}\n{}",
+        limited(&backend, "[{ by: ip, rate: 1/hour }]")
     );
+    let gateway = Gateway::start(&yaml);
+    let from = |address: &str| gateway.statuses("/", &[("x-forwarded-for", address)], 3);
+    assert_eq!(from("2001:db8::5"), [200; 3]);
+    assert_eq!(from("2001:db8::6"), [200, 429, 429], "its neighbour in the /64 is not exempt");
+}
+
+#[test]
+fn a_user_named_twice_is_refused() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "identity: {{ trusted_proxies: [127.0.0.1], user: {{ header: X-User }} }}\n{}",
+        limited(&backend, "[]")
+    );
+    let gateway = Gateway::start(&yaml);
+    let twice = b"GET / HTTP/1.1\r\nhost: a\r\nx-user: ada\r\nx-user: eve\r\n\r\n";
+    assert_eq!(gateway.raw(twice).status, 400);
 }
 
 #[test]
@@ -350,23 +279,14 @@ routes:
     );
     let gateway = Gateway::start(&yaml);
     let (key, user) = (("x-api-key", "k"), ("x-user", "ada"));
-    let cases: [(&[(&str, &str)], u16, u16); 4] = [
-        (&[], 401, 401),
-        (&[key], 200, 401),
-        (&[user], 200, 401),
-        (&[key, user], 200, 200),
-    ];
+    let cases: [(&[(&str, &str)], u16, u16); 4] =
+        [(&[], 401, 401), (&[key], 200, 401), (&[user], 200, 401), (&[key, user], 200, 200)];
     for (headers, any, both) in cases {
         assert_eq!(gateway.get_with("/any", headers).status, any, "{headers:?}");
         let reply = gateway.get_with("/both", headers);
         assert_eq!(reply.status, both, "{headers:?}");
         if both == 401 {
-            assert!(
-                reply
-                    .headers
-                    .iter()
-                    .any(|(name, _)| name == "www-authenticate")
-            );
+            assert!(reply.headers.iter().any(|(name, _)| name == "www-authenticate"));
         }
     }
 }

@@ -15,18 +15,10 @@ fn answering(bytes: &'static str) -> (Backend, Gateway) {
 fn a_request_is_forwarded_with_what_a_gateway_must_say() {
     let backend = Backend::start();
     let gateway = Gateway::start(&open(&backend));
-    let reply = gateway.send(
-        "POST",
-        "/a/b?x=1&y=%20",
-        &[("host", "api.test:81")],
-        b"body",
-    );
+    let reply = gateway.send("POST", "/a/b?x=1&y=%20", &[("host", "api.test:81")], b"body");
     assert_eq!((reply.status, reply.text()), (200, "hello"));
     let seen = backend.last();
-    assert_eq!(
-        (seen.method.as_str(), seen.target.as_str()),
-        ("POST", "/a/b?x=1&y=%20")
-    );
+    assert_eq!((seen.method.as_str(), seen.target.as_str()), ("POST", "/a/b?x=1&y=%20"));
     assert_eq!(seen.body, b"body");
     assert_eq!(seen.header("host"), Some("api.test:81"));
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
@@ -54,34 +46,15 @@ fn what_belongs_to_one_connection_is_not_forwarded_in_either_direction() {
         ("x-other", "1"),
     ];
     let reply = gateway.get_with("/", &headers);
-    let mut names: Vec<_> = reply
-        .headers
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .collect();
+    let mut names: Vec<_> = reply.headers.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["connection", "content-length", "date", "x-stays"]);
-    assert_eq!(
-        reply.header("connection"),
-        Some("close"),
-        "ours, because the caller asked for it"
-    );
+    assert_eq!(reply.header("connection"), Some("close"), "ours, because the caller asked for it");
     let seen = backend.last();
-    for name in [
-        "connection",
-        "x-mine",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "upgrade",
-    ] {
+    for name in ["connection", "x-mine", "keep-alive", "proxy-connection", "te", "upgrade"] {
         assert_eq!(seen.header(name), None, "{name}");
     }
-    assert_eq!(
-        seen.header("authorization"),
-        Some("Basic x"),
-        "cannot be nominated away"
-    );
+    assert_eq!(seen.header("authorization"), Some("Basic x"), "cannot be nominated away");
     assert_eq!(seen.header("via"), Some("1.0 edge, 1.1 sluice"));
     assert_eq!(seen.header("x-other"), Some("1"));
 }
@@ -138,17 +111,11 @@ fn a_get_can_have_a_body() {
 
 #[test]
 fn answers_without_a_body_stay_without_one() {
-    for (status, method) in [
-        ("204 No Content", "GET"),
-        ("304 Not Modified", "GET"),
-        ("200 OK", "HEAD"),
-    ] {
+    for (status, method) in
+        [("204 No Content", "GET"), ("304 Not Modified", "GET"), ("200 OK", "HEAD")]
+    {
         let backend = Backend::answering(move |_| {
-            let length = if status.starts_with("204") {
-                ""
-            } else {
-                "content-length: 42\r\n"
-            };
+            let length = if status.starts_with("204") { "" } else { "content-length: 42\r\n" };
             format!("HTTP/1.1 {status}\r\n{length}etag: x\r\n\r\n").into_bytes()
         });
         let gateway = Gateway::start(&open(&backend));
@@ -176,10 +143,7 @@ fn interim_answers_do_not_end_the_exchange() {
 #[test]
 fn a_caller_who_asks_first_is_told_to_continue_only_if_admitted() {
     let backend = Backend::start();
-    let gateway = Gateway::start(&crate::common::limited(
-        &backend,
-        "[{ by: ip, rate: 1/minute }]",
-    ));
+    let gateway = Gateway::start(&crate::common::limited(&backend, "[{ by: ip, rate: 1/minute }]"));
     let head = b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n";
     let mut connection = gateway.connect();
     connection.write(head);
@@ -191,11 +155,7 @@ fn a_caller_who_asks_first_is_told_to_continue_only_if_admitted() {
 
     let mut connection = gateway.connect();
     connection.write(head);
-    assert_eq!(
-        connection.head().unwrap().status,
-        429,
-        "no interim answer, no body"
-    );
+    assert_eq!(connection.head().unwrap().status, 429, "no interim answer, no body");
     assert_eq!(backend.seen().len(), 1);
 }
 
@@ -350,9 +310,8 @@ fn pipelined_requests_are_answered_in_order() {
     let backend = Backend::answering(|seen| ok(&seen.target));
     let gateway = Gateway::start(&open(&backend));
     let mut connection = gateway.connect();
-    let requests: String = (0..10)
-        .map(|n| format!("GET /{n} HTTP/1.1\r\nhost: a\r\n\r\n"))
-        .collect();
+    let requests: String =
+        (0..10).map(|n| format!("GET /{n} HTTP/1.1\r\nhost: a\r\n\r\n")).collect();
     connection.write(requests.as_bytes());
     for n in 0..10 {
         assert_eq!(connection.read_reply("GET").text(), format!("/{n}"));
@@ -361,9 +320,8 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn several_endpoints_take_turns() {
-    let backends: Vec<_> = (0..3)
-        .map(|n| Backend::answering(move |_| ok(&n.to_string())))
-        .collect();
+    let backends: Vec<_> =
+        (0..3).map(|n| Backend::answering(move |_| ok(&n.to_string()))).collect();
     let yaml = format!(
         "upstreams:\n  app:\n    balance: round_robin\n    endpoints: ['http://{}', 'http://{}', {{ url: 'http://{}', weight: 2 }}]\nroutes: [{{ path: /, upstream: app }}]\n",
         backends[0].address(),

@@ -16,17 +16,9 @@ fn a_head_that_does_not_come_is_408() {
         connection.write(part.as_bytes());
         let began = Instant::now();
         let reply = connection.read_reply("GET");
-        assert_eq!(
-            (reply.status, reply.header("connection")),
-            (408, Some("close")),
-            "{part:?}"
-        );
+        assert_eq!((reply.status, reply.header("connection")), (408, Some("close")), "{part:?}");
         assert!(connection.is_closed());
-        assert!(
-            (200..3000).contains(&began.elapsed().as_millis()),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!((200..3000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     }
 }
 
@@ -41,10 +33,7 @@ fn bytes_that_trickle_in_do_not_put_the_time_out_off() {
         connection.write(b"x: y\r\n");
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(
-        connection.try_reply("GET").map(|reply| reply.status),
-        Some(408)
-    );
+    assert_eq!(connection.try_reply("GET").map(|reply| reply.status), Some(408));
 }
 
 #[test]
@@ -61,11 +50,7 @@ fn an_idle_connection_is_closed_quietly_and_a_busy_one_is_not() {
     assert_eq!(connection.get("/").status, 200);
     let began = Instant::now();
     assert!(connection.is_closed(), "no byte before the end");
-    assert!(
-        began.elapsed() >= Duration::from_millis(250),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -77,10 +62,7 @@ fn a_head_too_large_is_refused() {
     assert_eq!(gateway.get_with("/", &many).status, 431);
     let large = "x".repeat(9000);
     assert_eq!(gateway.get_with("/", &[("x-large", &large)]).status, 431);
-    assert_eq!(
-        gateway.get_with("/", &[("x-large", &large[..4000])]).status,
-        200
-    );
+    assert_eq!(gateway.get_with("/", &[("x-large", &large[..4000])]).status, 200);
     assert_eq!(backend.seen().len(), 1);
 }
 
@@ -105,12 +87,7 @@ fn a_body_too_large_is_413_before_and_during_the_body() {
         connection.write(b"\r\n");
     }
     assert_eq!(connection.read_reply("POST").status, 413);
-    assert!(
-        backend
-            .seen()
-            .iter()
-            .all(|seen| seen.target != "/" || seen.body.len() == 1024)
-    );
+    assert!(backend.seen().iter().all(|seen| seen.target != "/" || seen.body.len() == 1024));
 }
 
 #[test]
@@ -149,8 +126,7 @@ fn connections_are_capped() {
     let backend = Backend::start();
     let gateway = guarded(&backend, "max_connections: 3");
     let mut kept: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
-    kept.iter_mut()
-        .for_each(|connection| assert_eq!(connection.get("/").status, 200));
+    kept.iter_mut().for_each(|connection| assert_eq!(connection.get("/").status, 200));
     let mut beyond = gateway.connect();
     assert!(beyond.is_closed());
     kept.pop();

@@ -16,6 +16,7 @@ mod common;
 mod admin;
 mod ambiguity;
 mod callers;
+mod checking;
 mod forwarding;
 mod guards;
 mod limits;

@@ -10,32 +10,17 @@ fn an_edited_rate_applies_to_what_was_used_already() {
     let backend = Backend::start();
     let yaml = |rate: &str| limited(&backend, &format!("[{{ name: a, by: ip, rate: {rate} }}]"));
     let gateway = Gateway::start(&yaml("5/hour"));
-    assert_eq!(
-        gateway.statuses("/", &[], 6),
-        [200, 200, 200, 200, 200, 429]
-    );
+    assert_eq!(gateway.statuses("/", &[], 6), [200, 200, 200, 200, 200, 429]);
     gateway.reload(&yaml("9/hour")).unwrap();
-    assert_eq!(
-        gateway.statuses("/", &[], 5),
-        [200, 200, 200, 200, 429],
-        "5 of 9 were used"
-    );
+    assert_eq!(gateway.statuses("/", &[], 5), [200, 200, 200, 200, 429], "5 of 9 were used");
     gateway.reload(&yaml("5/hour")).unwrap();
     assert_eq!(gateway.get("/").status, 429);
     gateway.reload(&yaml("3/minute")).unwrap();
-    assert_eq!(
-        gateway.get("/").status,
-        429,
-        "another window keeps what was used, too"
-    );
+    assert_eq!(gateway.get("/").status, 429, "another window keeps what was used, too");
     gateway.advance(Duration::from_secs(139));
     assert_eq!(gateway.get("/").status, 429);
     gateway.advance(Duration::from_secs(1));
-    assert_eq!(
-        gateway.get("/").status,
-        200,
-        "7 of 9 came back at 3 a minute"
-    );
+    assert_eq!(gateway.get("/").status, 200, "7 of 9 came back at 3 a minute");
 }
 
 #[test]
@@ -96,11 +81,7 @@ fn a_kubernetes_config_map_is_followed() {
         let data = folder.path().join(format!("..{version}"));
         std::fs::create_dir(&data).unwrap();
         let yaml = limited(&backend, &format!("[{{ by: ip, rate: {rate} }}]"));
-        std::fs::write(
-            data.join("gateway.yaml"),
-            format!("listen: 127.0.0.1:0\n{yaml}"),
-        )
-        .unwrap();
+        std::fs::write(data.join("gateway.yaml"), format!("listen: 127.0.0.1:0\n{yaml}")).unwrap();
         let link = folder.path().join("..data_tmp");
         std::os::unix::fs::symlink(format!("..{version}"), &link).unwrap();
         std::fs::rename(&link, folder.path().join("..data")).unwrap();
@@ -113,11 +94,7 @@ fn a_kubernetes_config_map_is_followed() {
         ..sluice::server::Options::new(&path)
     };
     let server = sluice::server::Server::start(options).unwrap();
-    let limit = || {
-        Connection::open(server.addresses()[0])
-            .get("/")
-            .number("x-ratelimit-limit")
-    };
+    let limit = || Connection::open(server.addresses()[0]).get("/").number("x-ratelimit-limit");
     assert_eq!(limit(), 100);
     for (version, rate, expected) in [("v2", "200/hour", 200), ("v3", "300/hour", 300)] {
         put(version, rate);
@@ -130,16 +107,10 @@ fn a_kubernetes_config_map_is_followed() {
 fn a_file_of_keys_is_watched_as_well() {
     let backend = Backend::start();
     let hash = |key: &str| -> String {
-        sluice::proxy::identify::sha256(key.as_bytes())
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect()
+        sluice::proxy::identify::sha256(key.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
     };
     let keys = |names: &[&str]| -> String {
-        names
-            .iter()
-            .map(|n| format!("- {{ id: {n}, sha256: {} }}\n", hash(n)))
-            .collect()
+        names.iter().map(|n| format!("- {{ id: {n}, sha256: {} }}\n", hash(n))).collect()
     };
     let yaml = format!(
         "identity: {{ api_key: {{ keys_file: secrets/keys.yaml }} }}\n{}",
@@ -162,6 +133,20 @@ fn a_file_of_keys_is_watched_as_well() {
 }
 
 #[test]
+fn a_file_that_was_missing_is_noticed_when_it_appears() {
+    let backend = Backend::start();
+    let yaml = limited(&backend, "[]");
+    let gateway = Gateway::start(&yaml);
+    let keys = gateway.folder.path().join("keys.yaml");
+    let with_keys = format!("identity: {{ api_key: {{ keys_file: keys.yaml }} }}\n{yaml}");
+    assert!(gateway.reload(&with_keys).unwrap_err().to_string().contains("cannot read"));
+    let guess = [("x-api-key", "guess")];
+    assert_eq!(gateway.get_with("/", &guess).status, 200);
+    std::fs::write(keys, "[]\n").unwrap();
+    eventually("the reload", || (gateway.get_with("/", &guess).status == 401).then_some(()));
+}
+
+#[test]
 fn listen_addresses_come_and_go_while_connections_stay() {
     let backend = Backend::start();
     let rest = limited(&backend, "[]");
@@ -170,37 +155,22 @@ fn listen_addresses_come_and_go_while_connections_stay() {
     let mut old = Connection::open(first);
     assert_eq!(old.get("/").status, 200);
 
-    gateway
-        .reload(&format!("listen: [127.0.0.1:0, '127.0.0.2:0']\n{rest}"))
-        .unwrap();
+    gateway.reload(&format!("listen: [127.0.0.1:0, '127.0.0.2:0']\n{rest}")).unwrap();
     let both = gateway.server().addresses();
     assert_eq!((both.len(), both[0]), (2, first));
     assert_eq!(Connection::open(both[1]).get("/").status, 200);
 
-    gateway
-        .reload(&format!("listen: ['127.0.0.2:0']\n{rest}"))
-        .unwrap();
+    gateway.reload(&format!("listen: ['127.0.0.2:0']\n{rest}")).unwrap();
     assert_eq!(gateway.server().addresses(), [both[1]]);
-    assert_eq!(
-        old.get("/").status,
-        200,
-        "a connection outlives its listener"
-    );
+    assert_eq!(old.get("/").status, 200, "a connection outlives its listener");
     assert_eq!(Connection::open(both[1]).get("/").status, 200);
     let refused = || std::net::TcpStream::connect(first).is_err().then_some(());
     eventually("the end of the listener", refused);
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = taken.local_addr().unwrap();
-    let error = gateway
-        .reload(&format!("listen: ['127.0.0.2:0', '{busy}']\n{rest}"))
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("cannot listen on {busy}")),
-        "{error}"
-    );
+    let error = gateway.reload(&format!("listen: ['127.0.0.2:0', '{busy}']\n{rest}")).unwrap_err();
+    assert!(error.to_string().contains(&format!("cannot listen on {busy}")), "{error}");
     assert_eq!(gateway.server().addresses(), [both[1]], "as it was");
 }
 
@@ -222,10 +192,7 @@ fn thirty_reloads_under_load_lose_no_request_and_forgive_nobody() {
     };
     let gateway = Gateway::start(&yaml(1000));
     let limited_caller = [("x-forwarded-for", "192.0.2.1")];
-    assert_eq!(
-        gateway.statuses("/", &limited_caller, 6),
-        [200, 200, 200, 200, 200, 429]
-    );
+    assert_eq!(gateway.statuses("/", &limited_caller, 6), [200, 200, 200, 200, 200, 429]);
     let (ended, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for client in 0..4 {
@@ -250,17 +217,9 @@ fn thirty_reloads_under_load_lose_no_request_and_forgive_nobody() {
         for round in 0..30 {
             let yaml = yaml(2000 + round);
             let good = round % 3 != 0;
-            let text = if good {
-                yaml
-            } else {
-                yaml.replace("upstream: app", "upstream: gone")
-            };
+            let text = if good { yaml } else { yaml.replace("upstream: app", "upstream: gone") };
             assert_eq!(gateway.reload(&text).is_ok(), good, "round {round}");
-            assert_eq!(
-                gateway.get_with("/", &limited_caller).status,
-                429,
-                "round {round}"
-            );
+            assert_eq!(gateway.get_with("/", &limited_caller).status, 429, "round {round}");
             let due = Duration::from_millis(100) * (round as u32 + 1);
             std::thread::sleep(due.saturating_sub(began.elapsed()));
         }
@@ -277,9 +236,7 @@ fn requests_in_flight_survive_a_reload() {
     let held = parking_lot::Mutex::new(held);
     let backend = Backend::with(move |_, stream| {
         let _ = held.lock().recv();
-        stream
-            .write_all(&crate::common::backend::ok("held"))
-            .is_ok()
+        stream.write_all(&crate::common::backend::ok("held")).is_ok()
     });
     let gateway = Gateway::start(&limited(&backend, "[]"));
     std::thread::scope(|scope| {

@@ -31,10 +31,7 @@ routes:
     );
     let gateway = Gateway::start(&yaml);
     let asked = |method: &str, path: &str, host: &str| {
-        gateway
-            .send(method, path, &[("host", host)], b"")
-            .text()
-            .to_owned()
+        gateway.send(method, path, &[("host", host)], b"").text().to_owned()
     };
     assert_eq!(asked("GET", "/", "h"), "any");
     assert_eq!(asked("GET", "/apis", "h"), "any");
@@ -58,10 +55,7 @@ fn no_route_is_404_and_an_unknown_method_405_with_allow() {
     );
     let gateway = Gateway::start(&yaml);
     let reply = gateway.get("/nowhere");
-    assert_eq!(
-        (reply.status, reply.header("content-length")),
-        (404, Some("0"))
-    );
+    assert_eq!((reply.status, reply.header("content-length")), (404, Some("0")));
     assert_eq!(
         reply.header("x-ratelimit-remaining"),
         Some("2"),
@@ -116,17 +110,11 @@ fn a_thousand_routes_are_all_found() {
     let routes: String = (0..1000)
         .map(|n| format!("  - {{ path: /service-{n}/*, upstream: app, rewrite: {{ strip_prefix: /service-{n} }} }}\n"))
         .collect();
-    let yaml = format!(
-        "upstreams: {{ app: 'http://{}' }}\nroutes:\n{routes}",
-        backend.address()
-    );
+    let yaml = format!("upstreams: {{ app: 'http://{}' }}\nroutes:\n{routes}", backend.address());
     let gateway = Gateway::start(&yaml);
     let mut connection = gateway.connect();
     for n in (0..1000).step_by(37) {
-        assert_eq!(
-            connection.get(&format!("/service-{n}/x{n}")).text(),
-            format!("/x{n}")
-        );
+        assert_eq!(connection.get(&format!("/service-{n}/x{n}")).text(), format!("/x{n}"));
     }
     assert_eq!(connection.get("/service-1000/x").status, 404);
 }

@@ -30,27 +30,16 @@ impl Process {
             .by_ref()
             .map(|line| line.unwrap())
             .find_map(|line| {
-                line.split_once("listening on ")
-                    .map(|(_, address)| address.parse().unwrap())
+                line.split_once("listening on ").map(|(_, address)| address.parse().unwrap())
             })
             .expect("it says where it listens");
         std::thread::spawn(move || lines.for_each(drop));
-        Self {
-            child,
-            address,
-            folder,
-        }
+        Self { child, address, folder }
     }
 
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 }
 
@@ -79,16 +68,11 @@ fn a_signal_finishes_what_is_in_flight_and_exits_0() {
         eventually("the request", || (backend.seen().len() == 1).then_some(()));
         process.signal(signal);
         eventually("the listener's end", || {
-            std::net::TcpStream::connect(process.address)
-                .is_err()
-                .then_some(())
+            std::net::TcpStream::connect(process.address).is_err().then_some(())
         });
         assert!(idle.is_closed());
         let reply = busy.read_reply("GET");
-        assert_eq!(
-            (reply.text(), reply.header("connection")),
-            ("done", Some("close"))
-        );
+        assert_eq!((reply.text(), reply.header("connection")), ("done", Some("close")));
         assert!(process.child.wait().unwrap().success());
     }
 }
@@ -98,32 +82,22 @@ fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
     let backend = slow(Duration::from_secs(10));
     for second in [false, true] {
         let grace = if second { "30s" } else { "300ms" };
-        let mut process = Process::start(&format!(
-            "server: {{ shutdown_grace: {grace} }}\n{}",
-            open(&backend)
-        ));
+        let mut process =
+            Process::start(&format!("server: {{ shutdown_grace: {grace} }}\n{}", open(&backend)));
         let before = backend.seen().len();
         let mut busy = Connection::open(process.address);
         busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        eventually("the request", || {
-            (backend.seen().len() > before).then_some(())
-        });
+        eventually("the request", || (backend.seen().len() > before).then_some(()));
         let began = Instant::now();
         process.signal("-TERM");
         if second {
             eventually("the drain", || {
-                std::net::TcpStream::connect(process.address)
-                    .is_err()
-                    .then_some(())
+                std::net::TcpStream::connect(process.address).is_err().then_some(())
             });
             process.signal("-TERM");
         }
         assert!(process.child.wait().unwrap().success());
-        assert!(
-            began.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(busy.try_reply("GET").is_none());
     }
 }
@@ -135,9 +109,7 @@ fn sighup_reloads() {
     let status = |path: &str| Connection::open(process.address).get(path).status;
     assert_eq!(status("/x"), 200);
     let path = process.folder.path().join("gateway.yaml");
-    let text = std::fs::read_to_string(&path)
-        .unwrap()
-        .replace("path: /\n", "path: /only\n");
+    let text = std::fs::read_to_string(&path).unwrap().replace("path: /\n", "path: /only\n");
     std::fs::write(&path, text).unwrap();
     process.signal("-HUP");
     eventually("the reload", || (status("/x") == 404).then_some(()));
@@ -171,10 +143,7 @@ fn a_huge_body_passes_both_ways_in_little_memory() {
         left -= count;
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kib < 64 << 10, "{kib} KiB at its peak");
 }

@@ -16,9 +16,7 @@ use tokio::net::TcpListener;
 
 /// Runs until the process ends.
 pub(super) fn run(address: SocketAddr) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(address)
             .await
@@ -63,10 +61,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
         _ => {}
     }
     let header = |name: &str| {
-        let value = request
-            .headers()
-            .get(name)
-            .and_then(|value| value.to_str().ok());
+        let value = request.headers().get(name).and_then(|value| value.to_str().ok());
         serde_json::Value::from(value)
     };
     let body = serde_json::json!({

@@ -11,13 +11,9 @@ pub(super) fn check(path: &Path) -> ExitCode {
             println!("ok: {}: {}", path.display(), summary(&config));
             ExitCode::SUCCESS
         }
-        Err(LoadError::Invalid(diagnostics)) => {
+        Err(LoadError::Invalid { diagnostics, .. }) => {
             eprintln!("{diagnostics}");
-            eprintln!(
-                "{}: {}",
-                path.display(),
-                count(diagnostics.errors(), "error")
-            );
+            eprintln!("{}: {}", path.display(), count(diagnostics.errors(), "error"));
             ExitCode::FAILURE
         }
         Err(error) => {

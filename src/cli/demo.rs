@@ -11,22 +11,15 @@ pub(super) fn run(listen: SocketAddr) -> Outcome {
     let backend = start_backend()?;
     let folder = Folder::new()?;
     let path = folder.0.join("gateway.yaml");
-    let yaml = TEMPLATE
-        .replace("LISTEN", &listen.to_string())
-        .replace("BACKEND", &backend.to_string());
+    let yaml =
+        TEMPLATE.replace("LISTEN", &listen.to_string()).replace("BACKEND", &backend.to_string());
     std::fs::write(&path, yaml)?;
-    let server = Server::start(Options {
-        signals: true,
-        ..Options::new(&path)
-    });
+    let server = Server::start(Options { signals: true, ..Options::new(&path) });
     let server = server.map_err(|error| {
         format!("{error}\nanother address: sluice demo --listen 127.0.0.1:8081")
     })?;
     let gateway = server.addresses().first().copied().unwrap_or(listen);
-    eprint!(
-        "{}",
-        introduction(gateway, backend, server.admin_address(), &path)
-    );
+    eprint!("{}", introduction(gateway, backend, server.admin_address(), &path));
     server.wait();
     Ok(())
 }
@@ -36,9 +29,7 @@ fn start_backend() -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
     socket.set_nonblocking(true)?;
     let address = socket.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::spawn(move || {
         runtime.block_on(async {
             if let Ok(listener) = tokio::net::TcpListener::from_std(socket) {
@@ -55,9 +46,7 @@ fn introduction(
     admin: Option<SocketAddr>,
     path: &Path,
 ) -> String {
-    let admin = admin
-        .map(|admin| format!("http://{admin}/metrics"))
-        .unwrap_or_default();
+    let admin = admin.map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
     format!(
         "
 Sluice stands on http://{gateway} in front of a sample backend on http://{backend}.

@@ -16,9 +16,7 @@ pub(super) fn new(id: Option<String>, plan: Option<&str>) -> Outcome {
     for byte in sha256(key.as_bytes()) {
         let _ = write!(hash, "{byte:02x}");
     }
-    let plan = plan
-        .map(|plan| format!(", plan: {plan}"))
-        .unwrap_or_default();
+    let plan = plan.map(|plan| format!(", plan: {plan}")).unwrap_or_default();
     println!("The key, shown this once; give it to the caller:\n\n  {key}\n");
     println!("The line for gateway.yaml, under identity.api_key.keys:\n");
     println!("  - {{ id: {id}, sha256: \"{hash}\"{plan} }}");

@@ -5,11 +5,7 @@ use crate::server::{Options, Server};
 use std::path::Path;
 
 pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
-    let options = Options {
-        workers,
-        signals: true,
-        ..Options::new(config)
-    };
+    let options = Options { workers, signals: true, ..Options::new(config) };
     let server = Server::start(options)?;
     for address in server.addresses() {
         tracing::info!("listening on {address}");

@@ -6,7 +6,7 @@ use super::read::{Context, Fields, Located, Read, parsed, text};
 use super::tree::{Kind, Node};
 use super::{grammar, root};
 use crate::clock::micros;
-use crate::limit::Rate;
+use crate::limit::{Quota, Rate};
 use crate::token::{Rules, Verifier};
 use http::HeaderName;
 use ipnet::IpNet;
@@ -28,30 +28,17 @@ impl Callers {
     pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Self {
         let plans = plans(fields, cx);
         let default_plan = default_plan(fields, &plans, cx);
-        let identity = fields
-            .get("identity")
-            .and_then(|node| identity(node, &plans, cx));
-        let identity = identity.unwrap_or(Identity {
-            ipv6_prefix: 64,
-            ..Identity::default()
-        });
-        let exempt = fields
-            .get("exempt")
-            .and_then(|node| exempt(node, &identity, cx));
-        Self {
-            identity,
-            plans,
-            default_plan,
-            exempt: exempt.unwrap_or_default(),
-        }
+        let identity = fields.get("identity").and_then(|node| identity(node, &plans, cx));
+        let identity = identity.unwrap_or(Identity { ipv6_prefix: 64, ..Identity::default() });
+        let exempt = fields.get("exempt").and_then(|node| exempt(node, &identity, cx));
+        Self { identity, plans, default_plan, exempt: exempt.unwrap_or_default() }
     }
 }
 
 impl Read for HeaderName {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a header name", |text| {
-            text.parse()
-                .map_err(|_| "a header name looks like X-User-Id".to_owned())
+            text.parse().map_err(|_| "a header name looks like X-User-Id".to_owned())
         })
     }
 }
@@ -60,12 +47,10 @@ impl Read for IpNet {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "an address or network", |text| {
             let address = text.parse::<IpAddr>().map(IpNet::from);
-            address
-                .or_else(|_| text.parse::<IpNet>().map(|net| net.trunc()))
-                .map_err(|_| {
-                    "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
-                        .to_owned()
-                })
+            address.or_else(|_| text.parse::<IpNet>().map(|net| net.trunc())).map_err(|_| {
+                "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
+                    .to_owned()
+            })
         })
     }
 }
@@ -81,34 +66,20 @@ fn plans(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Plan> {
         return Vec::new();
     };
     let Kind::Map(entries) = &node.kind else {
-        cx.error(
-            node,
-            format!("expected plans by name, found {}", node.describe()),
-        );
+        cx.error(node, format!("expected plans by name, found {}", node.describe()));
         return Vec::new();
     };
-    entries
-        .iter()
-        .filter_map(|(key, node)| plan(&key.name, node, cx))
-        .collect()
+    entries.iter().filter_map(|(key, node)| plan(&key.name, node, cx)).collect()
 }
 
 /// Every field of a plan but `burst` is a rate that limits can name.
 fn plan(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Plan> {
     let Kind::Map(entries) = &node.kind else {
         let help = "a plan looks like { rate: 60/minute, burst: 10 }".to_owned();
-        cx.error_with_help(
-            node,
-            format!("expected a plan, found {}", node.describe()),
-            help,
-        );
+        cx.error_with_help(node, format!("expected a plan, found {}", node.describe()), help);
         return None;
     };
-    let mut plan = Plan {
-        name: name.to_owned(),
-        rates: BTreeMap::new(),
-        burst: None,
-    };
+    let mut plan = Plan { name: name.to_owned(), rates: BTreeMap::new(), burst: None };
     for (key, node) in entries {
         match key.name.as_str() {
             "burst" => plan.burst = u32::read(node, cx),
@@ -118,6 +89,12 @@ fn plan(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Plan> {
                     plan.rates.insert(name.to_owned(), rate);
                 }
             }
+        }
+    }
+    for (name, rate) in &plan.rates {
+        let burst = plan.burst.filter(|_| name == "rate");
+        if let Err(error) = Quota::token_bucket(*rate, burst) {
+            cx.error(node, format!("'{name}' of the plan '{}': {error}", plan.name));
         }
     }
     Some(plan)
@@ -158,19 +135,10 @@ fn identity(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<Identit
         }
         u8::try_from(prefix).ok()
     });
-    let user = fields
-        .get("user")
-        .and_then(|node| user(node, &trusted_proxies, cx));
-    let api_key = fields
-        .get("api_key")
-        .and_then(|node| api_keys(node, plans, cx));
+    let user = fields.get("user").and_then(|node| user(node, &trusted_proxies, cx));
+    let api_key = fields.get("api_key").and_then(|node| api_keys(node, plans, cx));
     fields.finish(cx);
-    Some(Identity {
-        trusted_proxies,
-        ipv6_prefix: ipv6_prefix.unwrap_or(64),
-        user,
-        api_key,
-    })
+    Some(Identity { trusted_proxies, ipv6_prefix: ipv6_prefix.unwrap_or(64), user, api_key })
 }
 
 fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSource> {
@@ -194,11 +162,8 @@ fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSour
 
 fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
     let mut fields = Fields::of(node, "jwt", cx)?;
-    let secret: Option<Located<String>> = fields.optional("secret", cx);
-    let jwks: Option<Located<String>> = fields.optional("jwks", cx);
-    let leeway = fields
-        .optional("leeway", cx)
-        .unwrap_or(Duration::from_secs(5));
+    let (secret, jwks) = (fields.get("secret"), fields.get("jwks"));
+    let leeway = fields.optional("leeway", cx).unwrap_or(Duration::from_secs(5));
     let rules = Rules {
         claim: fields.optional("claim", cx).unwrap_or_else(|| "sub".into()),
         plan_claim: fields.optional("plan_claim", cx),
@@ -208,30 +173,23 @@ fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
     };
     fields.finish(cx);
     match (secret, jwks) {
-        (Some(secret), None) => {
-            if secret.value.len() < 32 {
-                cx.warn(
-                    &secret.node,
-                    "an HS256 secret should be at least 32 bytes long",
-                );
+        (Some(node), None) => {
+            let secret = text(node, cx, "a secret")?;
+            if secret.len() < 32 {
+                cx.warn(node, "an HS256 secret should be at least 32 bytes long");
             }
-            Some(Verifier::with_secret(secret.value.as_bytes(), rules))
+            Some(Verifier::with_secret(secret.as_bytes(), rules))
         }
-        (None, Some(jwks)) if jwks.value.contains("://") => {
-            let help = "name a file for now".to_owned();
-            cx.error_with_help(
-                &jwks.node,
-                "a key set from a URL is not supported yet",
-                help,
-            );
-            None
-        }
-        (None, Some(jwks)) => {
-            let json = read_file(&jwks, cx)?;
+        (None, Some(node)) => {
+            let path = Located::<String>::read(node, cx)?;
+            if path.value.contains("://") {
+                let help = "name a file for now".to_owned();
+                cx.error_with_help(node, "a key set from a URL is not supported yet", help);
+                return None;
+            }
+            let json = read_file(&path, cx)?;
             let verifier = Verifier::with_key_set(&json, rules);
-            verifier
-                .map_err(|error| cx.error(&jwks.node, error.to_string()))
-                .ok()
+            verifier.map_err(|error| cx.error(node, error.to_string())).ok()
         }
         _ => {
             cx.error(node, "tokens are verified either by 'jwks' or by 'secret'");
@@ -245,13 +203,8 @@ fn read_file(path: &Located<String>, cx: &mut Context<'_>) -> Option<String> {
     let full = cx.resolve(&path.value);
     cx.files.push(full.clone());
     let text = std::fs::read_to_string(&full);
-    text.map_err(|error| {
-        cx.error(
-            &path.node,
-            format!("cannot read {}: {error}", full.display()),
-        )
-    })
-    .ok()
+    text.map_err(|error| cx.error(&path.node, format!("cannot read {}: {error}", full.display())))
+        .ok()
 }
 
 fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys> {
@@ -266,10 +219,7 @@ fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys
         (None, Some(name)) => KeyPlace::Query(name),
         (None, None) => KeyPlace::Header(HeaderName::from_static("x-api-key")),
         (Some(_), Some(_)) => {
-            cx.error(
-                node,
-                "an API key is either in a 'header' or in a 'query' parameter",
-            );
+            cx.error(node, "an API key is either in a 'header' or in a 'query' parameter");
             return None;
         }
     };
@@ -279,14 +229,9 @@ fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys
         (None, Some(path)) => {
             let text = read_file(&path, cx)?;
             let full = cx.resolve(&path.value);
-            in_file(&full, text, cx, |node, cx| {
-                read_keys(node, plans, &mut keys, cx)
-            });
+            in_file(&full, text, cx, |node, cx| read_keys(node, plans, &mut keys, cx));
         }
-        _ => cx.error(
-            node,
-            "API keys are given either as 'keys' or in a 'keys_file'",
-        ),
+        _ => cx.error(node, "API keys are given either as 'keys' or in a 'keys_file'"),
     }
     Some(ApiKeys { place, keys })
 }
@@ -298,10 +243,7 @@ fn in_file(
     cx: &mut Context<'_>,
     read: impl FnOnce(&Node, &mut Context<'_>),
 ) {
-    let source = Arc::new(Source {
-        name: path.display().to_string(),
-        text,
-    });
+    let source = Arc::new(Source { name: path.display().to_string(), text });
     let outer = std::mem::replace(&mut cx.source, Arc::clone(&source));
     if let Some(node) = root(&source.text, cx) {
         read(&node, cx);
@@ -326,10 +268,7 @@ fn read_keys(
         Kind::List(nodes) => nodes.as_slice(),
         _ if list.is_null() => &[],
         _ => {
-            return cx.error(
-                list,
-                format!("expected a list of keys, found {}", list.describe()),
-            );
+            return cx.error(list, format!("expected a list of keys, found {}", list.describe()));
         }
     };
     for node in nodes {
@@ -349,17 +288,9 @@ fn read_key(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<([u8; 3
     let mut fields = Fields::of(node, "an API key", cx)?;
     let id: Option<String> = fields.required("id", cx);
     let hash: Option<Sha256> = fields.required("sha256", cx);
-    let plan = fields
-        .get("plan")
-        .and_then(|node| plan_index(node, plans, cx));
+    let plan = fields.get("plan").and_then(|node| plan_index(node, plans, cx));
     fields.finish(cx);
-    Some((
-        hash?.0,
-        ApiKey {
-            id: id?.into(),
-            plan,
-        },
-    ))
+    Some((hash?.0, ApiKey { id: id?.into(), plan }))
 }
 
 struct Sha256([u8; 32]);
@@ -367,18 +298,11 @@ struct Sha256([u8; 32]);
 impl Read for Sha256 {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a SHA-256", |text| {
-            let digits: Option<Vec<u8>> = text
-                .chars()
-                .map(|c| c.to_digit(16).map(|d| d as u8))
-                .collect();
-            let bytes = digits.map(|d| {
-                d.chunks_exact(2)
-                    .map(|p| p[0] << 4 | p[1])
-                    .collect::<Vec<_>>()
-            });
-            let hash = bytes
-                .filter(|_| text.len() == 64)
-                .and_then(|bytes| bytes.try_into().ok());
+            let digits: Option<Vec<u8>> =
+                text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+            let bytes =
+                digits.map(|d| d.chunks_exact(2).map(|p| p[0] << 4 | p[1]).collect::<Vec<_>>());
+            let hash = bytes.filter(|_| text.len() == 64).and_then(|bytes| bytes.try_into().ok());
             hash.map(Self)
                 .ok_or_else(|| "64 hexadecimal digits, as `sluice key new` prints them".to_owned())
         })
@@ -395,15 +319,8 @@ fn exempt(node: &Node, identity: &Identity, cx: &mut Context<'_>) -> Option<Exem
         let known: Vec<&str> = keys.map(|key| &*key.id).collect();
         if !known.contains(&id.value.as_str()) {
             let help = nearest(&id.value, known);
-            cx.error_with_help(
-                &id.node,
-                format!("there is no API key '{}'", id.value),
-                help,
-            );
+            cx.error_with_help(&id.node, format!("there is no API key '{}'", id.value), help);
         }
     }
-    Some(Exempt {
-        ips,
-        api_keys: ids.into_iter().map(|id| id.value).collect(),
-    })
+    Some(Exempt { ips, api_keys: ids.into_iter().map(|id| id.value).collect() })
 }

@@ -52,11 +52,7 @@ pub struct Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Span {
-            line,
-            column,
-            width,
-        } = self.span;
+        let Span { line, column, width } = self.span;
         let severity = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -72,10 +68,7 @@ impl fmt::Display for Diagnostic {
                 .take(column.saturating_sub(1))
                 .map(|c| if c == '\t' { '\t' } else { ' ' })
                 .collect();
-            let room = text
-                .chars()
-                .count()
-                .saturating_sub(column.saturating_sub(1));
+            let room = text.chars().count().saturating_sub(column.saturating_sub(1));
             let carets = "^".repeat(width.clamp(1, room.max(1)));
             writeln!(f, "{gutter} |")?;
             writeln!(f, "{number} | {text}")?;
@@ -111,10 +104,7 @@ impl Diagnostics {
 
     /// How many make the file unusable.
     pub fn errors(&self) -> usize {
-        self.0
-            .iter()
-            .filter(|d| d.severity == Severity::Error)
-            .count()
+        self.0.iter().filter(|d| d.severity == Severity::Error).count()
     }
 }
 
@@ -136,10 +126,8 @@ pub(super) fn nearest<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
     let limit = (written.chars().count() / 3).max(1);
-    let (distance, best) = candidates
-        .into_iter()
-        .map(|name| (edits(written, name), name))
-        .min_by_key(|&(d, _)| d)?;
+    let (distance, best) =
+        candidates.into_iter().map(|name| (edits(written, name), name)).min_by_key(|&(d, _)| d)?;
     (distance <= limit).then(|| format!("did you mean '{best}'?"))
 }
 
@@ -172,14 +160,8 @@ mod tests {
     #[test]
     fn near_words_are_suggested_and_far_ones_are_not() {
         let fields = ["rate", "burst", "api_key", "by"];
-        assert_eq!(
-            nearest("api_kye", fields).unwrap(),
-            "did you mean 'api_key'?"
-        );
-        assert_eq!(
-            nearest("apikey", fields).unwrap(),
-            "did you mean 'api_key'?"
-        );
+        assert_eq!(nearest("api_kye", fields).unwrap(), "did you mean 'api_key'?");
+        assert_eq!(nearest("apikey", fields).unwrap(), "did you mean 'api_key'?");
         assert_eq!(nearest("rte", fields).unwrap(), "did you mean 'rate'?");
         assert_eq!(nearest("frequency", fields), None);
     }

@@ -50,9 +50,7 @@ impl Read for Listener {
 impl Read for SocketAddr {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "an address", |text| {
-            let local = text
-                .strip_prefix("localhost:")
-                .map(|port| format!("127.0.0.1:{port}"));
+            let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
             let written = local.as_deref().unwrap_or(text);
             written.parse().map_err(|_| {
                 "an address looks like 0.0.0.0:8080, 127.0.0.1:8080 or [::]:8080".to_owned()
@@ -68,24 +66,18 @@ impl Read for Admin {
             let address = fields.required("address", cx);
             let token = fields.optional("token", cx);
             fields.finish(cx);
-            Self {
-                address: address?,
-                token,
-            }
+            Self { address: address?, token }
         } else {
-            Self {
-                address: SocketAddr::read(node, cx)?,
-                token: None,
-            }
+            Self { address: SocketAddr::read(node, cx)?, token: None }
         };
+        if admin.token.as_deref() == Some("") {
+            cx.error(node, "an empty token would let nobody in");
+        }
         if !admin.address.ip().is_loopback() && admin.token.is_none() {
             cx.error_with_help(
                 node,
                 "an admin listener beyond loopback needs a token",
-                format!(
-                    "admin: {{ address: {}, token: \"${{ADMIN_TOKEN}}\" }}",
-                    admin.address
-                ),
+                format!("admin: {{ address: {}, token: \"${{ADMIN_TOKEN}}\" }}", admin.address),
             );
         }
         Some(admin)
@@ -99,9 +91,7 @@ pub(super) struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self {
-            max_keys: 1_000_000,
-        }
+        Self { max_keys: 1_000_000 }
     }
 }
 
@@ -136,11 +126,7 @@ impl Read for Store {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self {
-            x_ratelimit: true,
-            ietf: true,
-            retry_jitter: 0.1,
-        }
+        Self { x_ratelimit: true, ietf: true, retry_jitter: 0.1 }
     }
 }
 
@@ -153,18 +139,13 @@ impl Read for Headers {
             ("none", (false, false)),
         ];
         let mut fields = Fields::of(node, "headers", cx)?;
-        let style = fields
-            .get("style")
-            .and_then(|node| one_of(node, cx, "a header style", &STYLES));
+        let style =
+            fields.get("style").and_then(|node| one_of(node, cx, "a header style", &STYLES));
         let jitter = fields.get("retry_jitter").and_then(|node| share(node, cx));
         fields.finish(cx);
         let default = Self::default();
         let (x_ratelimit, ietf) = style.unwrap_or((default.x_ratelimit, default.ietf));
-        Some(Self {
-            x_ratelimit,
-            ietf,
-            retry_jitter: jitter.unwrap_or(default.retry_jitter),
-        })
+        Some(Self { x_ratelimit, ietf, retry_jitter: jitter.unwrap_or(default.retry_jitter) })
     }
 }
 
@@ -210,18 +191,21 @@ impl Read for Server {
             }
             Some(count)
         });
+        let max_connections = fields.get("max_connections").and_then(|node| {
+            let count = usize::read(node, cx)?;
+            if count == 0 {
+                cx.error(node, "at least one connection");
+            }
+            Some(count)
+        });
         let server = Self {
             header_timeout: positive(&mut fields, "header_timeout", cx, default.header_timeout),
             idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
             max_headers: max_headers.unwrap_or(default.max_headers),
             max_header_bytes: max_header_bytes.unwrap_or(default.max_header_bytes),
             max_body_bytes: max_body(&mut fields, cx).unwrap_or(default.max_body_bytes),
-            max_connections: fields
-                .optional("max_connections", cx)
-                .unwrap_or(default.max_connections),
-            shutdown_grace: fields
-                .optional("shutdown_grace", cx)
-                .unwrap_or(default.shutdown_grace),
+            max_connections: max_connections.unwrap_or(default.max_connections),
+            shutdown_grace: fields.optional("shutdown_grace", cx).unwrap_or(default.shutdown_grace),
         };
         fields.finish(cx);
         Some(server)
@@ -267,10 +251,7 @@ pub(super) struct Logging(pub(super) Option<AccessLog>);
 
 impl Default for Logging {
     fn default() -> Self {
-        Self(Some(AccessLog {
-            allowed: 1.0,
-            rejected: 0.01,
-        }))
+        Self(Some(AccessLog { allowed: 1.0, rejected: 0.01 }))
     }
 }
 

@@ -18,12 +18,8 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "d" => 86_400_000,
         _ => return Err(HELP.into()),
     };
-    let millis = number
-        .checked_mul(per_unit)
-        .filter(|ms| *ms <= 3_660 * 86_400_000);
-    millis
-        .map(Duration::from_millis)
-        .ok_or_else(|| "at most ten years".into())
+    let millis = number.checked_mul(per_unit).filter(|ms| *ms <= 3_660 * 86_400_000);
+    millis.map(Duration::from_millis).ok_or_else(|| "at most ten years".into())
 }
 
 /// `512`, `64KiB`, `10MiB`, `1GiB`: bytes.
@@ -65,10 +61,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     let (count, window) = text.split_once('/').ok_or(HELP)?;
     let count: u64 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
     let count = u32::try_from(count).map_err(|_| format!("at most {} per window", u32::MAX))?;
-    Ok(Rate {
-        count,
-        window: self::window(window.trim()).ok_or(HELP)?,
-    })
+    Ok(Rate { count, window: self::window(window.trim()).ok_or(HELP)? })
 }
 
 /// A month is 30 days here; a calendar month is the fixed window's business.
@@ -86,10 +79,7 @@ fn window(text: &str) -> Option<Micros> {
 
 /// Leading digits, and what follows them.
 fn split_number(text: &str) -> Option<(u64, &str)> {
-    let digits = text
-        .bytes()
-        .take_while(|b| b.is_ascii_digit() || *b == b'_')
-        .count();
+    let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'_').count();
     let number = text[..digits].replace('_', "").parse().ok()?;
     Some((number, text[digits..].trim_start()))
 }
@@ -142,15 +132,7 @@ mod tests {
         for (text, count, window) in cases {
             assert_eq!(rate(text), Ok(Rate { count, window }), "{text}");
         }
-        for bad in [
-            "100",
-            "100/",
-            "/minute",
-            "-1/s",
-            "1.5/s",
-            "100/fortnight",
-            "9999999999/s",
-        ] {
+        for bad in ["100", "100/", "/minute", "-1/s", "1.5/s", "100/fortnight", "9999999999/s"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
     }

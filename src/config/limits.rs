@@ -24,17 +24,11 @@ pub(super) fn read_all(
         None => return Vec::new(),
         Some((_, Kind::List(nodes))) => nodes.as_slice(),
         Some((node, _)) => {
-            cx.error(
-                node,
-                format!("expected a list of limits, found {}", node.describe()),
-            );
+            cx.error(node, format!("expected a list of limits, found {}", node.describe()));
             return Vec::new();
         }
     };
-    nodes
-        .iter()
-        .filter_map(|node| limit(node, route, callers, names, cx))
-        .collect()
+    nodes.iter().filter_map(|node| limit(node, route, callers, names, cx)).collect()
 }
 
 fn limit(
@@ -49,16 +43,11 @@ fn limit(
     let by = match fields.get("by") {
         Some(by) => self::by(by, callers, cx),
         None => {
-            cx.error(
-                node,
-                "a limit needs 'by': ip, user, api_key, header:NAME or global",
-            );
+            cx.error(node, "a limit needs 'by': ip, user, api_key, header:NAME or global");
             None
         }
     };
-    let unless = fields
-        .get("unless")
-        .and_then(|node| unless(node, callers, cx));
+    let unless = fields.get("unless").and_then(|node| unless(node, callers, cx));
     let algorithm = algorithm(&mut fields, cx);
     let burst: Option<Located<u32>> = fields.optional("burst", cx);
     let cost = cost(&mut fields, cx);
@@ -161,10 +150,7 @@ fn by(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attrib
 fn unless(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
     let attributes = attributes(node, callers, cx)?;
     if attributes.contains(&Attribute::Ip) {
-        cx.error(
-            node,
-            "every caller has an address: this limit would never apply",
-        );
+        cx.error(node, "every caller has an address: this limit would never apply");
     }
     Some(attributes)
 }
@@ -172,10 +158,7 @@ fn unless(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<At
 fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
     let read: Vec<Located<Attribute>> = Vec::read(node, cx)?;
     for (index, attribute) in read.iter().enumerate() {
-        if read[..index]
-            .iter()
-            .any(|other| other.value == attribute.value)
-        {
+        if read[..index].iter().any(|other| other.value == attribute.value) {
             cx.error(&attribute.node, "this attribute is named twice");
         }
         let unknown = match attribute.value {
@@ -185,10 +168,7 @@ fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Ve
         };
         if unknown {
             let name = attribute_name(&attribute.value);
-            cx.warn(
-                &attribute.node,
-                format!("without 'identity.{name}' no caller ever has this"),
-            );
+            cx.warn(&attribute.node, format!("without 'identity.{name}' no caller ever has this"));
         }
     }
     Some(read.into_iter().map(|attribute| attribute.value).collect())
@@ -215,46 +195,25 @@ impl Read for Attribute {
 }
 
 fn algorithm(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<()> {
-    const LATER: [&str; 6] = [
-        "gcra",
-        "fixed_window",
-        "sliding_window",
-        "sliding_log",
-        "leaky_bucket",
-        "concurrency",
-    ];
+    const LATER: [&str; 6] =
+        ["gcra", "fixed_window", "sliding_window", "sliding_log", "leaky_bucket", "concurrency"];
     let Some(node) = fields.get("algorithm") else {
         return Some(());
     };
     if let Kind::Scalar(scalar) = &node.kind
         && LATER.contains(&scalar.text.as_str())
     {
-        cx.error(
-            node,
-            format!("the algorithm '{}' is not supported yet", scalar.text),
-        );
+        cx.error(node, format!("the algorithm '{}' is not supported yet", scalar.text));
         return None;
     }
-    one_of(
-        node,
-        cx,
-        "an algorithm",
-        &[("token_bucket", Algorithm::TokenBucket)],
-    )
-    .map(|_| ())
+    one_of(node, cx, "an algorithm", &[("token_bucket", Algorithm::TokenBucket)]).map(|_| ())
 }
 
 fn cost(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Located<u32>> {
     match fields.get("cost") {
-        None => Some(Located {
-            value: 1,
-            node: fields.node().clone(),
-        }),
+        None => Some(Located { value: 1, node: fields.node().clone() }),
         Some(node) if matches!(node.kind, Kind::Map(_)) => {
-            cx.error(
-                node,
-                "a cost that the response decides is not supported yet",
-            );
+            cx.error(node, "a cost that the response decides is not supported yet");
             None
         }
         Some(node) => {
@@ -286,20 +245,12 @@ fn quotas(
     };
     let Some(name) = plan_rate else {
         let rate = Rate::read(node, cx)?;
-        return quota(
-            rate,
-            burst.map(|b| b.value),
-            burst.map_or(node, |b| &b.node),
-            cx,
-        )
-        .map(Quotas::Fixed);
+        return quota(rate, burst.map(|b| b.value), burst.map_or(node, |b| &b.node), cx)
+            .map(Quotas::Fixed);
     };
     let planned = |a: &Attribute| matches!(a, Attribute::User | Attribute::ApiKey);
     if by.is_some_and(|by| !by.iter().any(planned)) {
-        cx.error(
-            node,
-            "only a user or an API key has a plan: 'by' must name one of them",
-        );
+        cx.error(node, "only a user or an API key has a plan: 'by' must name one of them");
     }
     if callers.plans.is_empty() {
         cx.error(node, "there are no 'plans'");
@@ -313,18 +264,12 @@ fn quotas(
         let of_plan = plan.burst.filter(|_| name == "rate");
         quota(*rate, burst.map(|b| b.value).or(of_plan), node, cx)
     };
-    let quotas: Vec<Quota> = callers
-        .plans
-        .iter()
-        .filter_map(|plan| by_plan(plan, cx))
-        .collect();
+    let quotas: Vec<Quota> = callers.plans.iter().filter_map(|plan| by_plan(plan, cx)).collect();
     (quotas.len() == callers.plans.len()).then_some(Quotas::ByPlan(quotas))
 }
 
 fn quota(rate: Rate, burst: Option<u32>, node: &Node, cx: &mut Context<'_>) -> Option<Quota> {
-    Quota::token_bucket(rate, burst)
-        .map_err(|error| cx.error(node, error.to_string()))
-        .ok()
+    Quota::token_bucket(rate, burst).map_err(|error| cx.error(node, error.to_string())).ok()
 }
 
 /// A limit that could never admit a request is a mistake.

@@ -31,23 +31,11 @@ impl Context<'_> {
         message: impl Into<String>,
         help: impl Into<Option<String>>,
     ) {
-        self.report(
-            Severity::Error,
-            node.span,
-            &node.path,
-            message.into(),
-            help.into(),
-        );
+        self.report(Severity::Error, node.span, &node.path, message.into(), help.into());
     }
 
     pub(super) fn warn(&mut self, node: &Node, message: impl Into<String>) {
-        self.report(
-            Severity::Warning,
-            node.span,
-            &node.path,
-            message.into(),
-            None,
-        );
+        self.report(Severity::Warning, node.span, &node.path, message.into(), None);
     }
 
     pub(super) fn report(
@@ -59,14 +47,7 @@ impl Context<'_> {
         help: Option<String>,
     ) {
         let (source, path) = (Arc::clone(&self.source), path.to_owned());
-        self.problems.push(Diagnostic {
-            severity,
-            source,
-            span,
-            path,
-            message,
-            help,
-        });
+        self.problems.push(Diagnostic { severity, source, span, path, message, help });
     }
 
     /// A file named in the configuration, relative to it.
@@ -83,12 +64,10 @@ pub(super) trait Read: Sized {
 /// The text of a scalar, or a report that `expected` was expected.
 pub(super) fn text<'n>(node: &'n Node, cx: &mut Context<'_>, expected: &str) -> Option<&'n str> {
     match &node.kind {
+        _ if node.is_broken() => None,
         Kind::Scalar(scalar) if !node.is_null() => Some(&scalar.text),
         _ => {
-            cx.error(
-                node,
-                format!("expected {expected}, found {}", node.describe()),
-            );
+            cx.error(node, format!("expected {expected}, found {}", node.describe()));
             None
         }
     }
@@ -151,11 +130,8 @@ fn plain<T: serde::de::DeserializeOwned>(
         Kind::Scalar(scalar) if scalar.plain => serde_yaml::from_str(&scalar.text).ok(),
         _ => None,
     };
-    if value.is_none() {
-        cx.error(
-            node,
-            format!("expected {expected}, found {}", node.describe()),
-        );
+    if value.is_none() && !node.is_broken() {
+        cx.error(node, format!("expected {expected}, found {}", node.describe()));
     }
     value
 }
@@ -182,6 +158,7 @@ impl Read for bool {
 impl<T: Read> Read for Vec<T> {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         match &node.kind {
+            _ if node.is_broken() => None,
             _ if node.is_null() => Some(Vec::new()),
             Kind::List(items) => Some(items.iter().filter_map(|item| T::read(item, cx)).collect()),
             _ => T::read(node, cx).map(|item| vec![item]),
@@ -198,10 +175,7 @@ pub(super) struct Located<T> {
 
 impl<T: Read> Read for Located<T> {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        T::read(node, cx).map(|value| Self {
-            value,
-            node: node.clone(),
-        })
+        T::read(node, cx).map(|value| Self { value, node: node.clone() })
     }
 }
 
@@ -217,18 +191,13 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     pub(super) fn of(node: &'n Node, what: &'static str, cx: &mut Context<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Map(entries) => Some(Self {
-                node,
-                what,
-                entries,
-                known: Vec::new(),
-                later: Vec::new(),
-            }),
+            Kind::Map(entries) => {
+                Some(Self { node, what, entries, known: Vec::new(), later: Vec::new() })
+            }
             _ => {
-                cx.error(
-                    node,
-                    format!("expected {what} (a map), found {}", node.describe()),
-                );
+                if !node.is_broken() {
+                    cx.error(node, format!("expected {what} (a map), found {}", node.describe()));
+                }
                 None
             }
         }
@@ -241,7 +210,9 @@ impl<'n> Fields<'n> {
 
     /// A field's node; `None` when it is absent or empty.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'n Node> {
-        self.known.push(name);
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
         let entry = self.entries.iter().find(|(key, _)| key.name == name);
         entry.map(|(_, node)| node).filter(|node| !node.is_null())
     }

@@ -29,10 +29,7 @@ pub(super) fn read_all(
         return Vec::new();
     };
     let Kind::List(nodes) = &node.kind else {
-        cx.error(
-            node,
-            format!("expected a list of routes, found {}", node.describe()),
-        );
+        cx.error(node, format!("expected a list of routes, found {}", node.describe()));
         return Vec::new();
     };
     let mut routes = Vec::new();
@@ -79,21 +76,14 @@ fn route(
 ) -> Option<Route> {
     let mut fields = Fields::of(node, "a route", cx)?;
     let path: Option<Located<PathPattern>> = fields.required("path", cx);
-    let written = fields.get("path").and_then(|node| match &node.kind {
-        Kind::Scalar(scalar) => Some(scalar.text.clone()),
-        _ => None,
-    });
-    let given = fields
-        .get("name")
-        .and_then(|node| parsed(node, cx, "a name", valid_name));
-    let name = given.or(written);
+    // A route is called by its path unless it has a name; either goes into headers and metrics.
+    let called = fields.get("name").or_else(|| fields.get("path"));
+    let name = called.and_then(|node| parsed(node, cx, "a name", valid_name));
     let hosts = fields.optional("hosts", cx).unwrap_or_default();
     let methods = fields.optional("methods", cx).unwrap_or_default();
     let upstream: Option<Located<String>> = fields.required("upstream", cx);
     let upstream = upstream.and_then(|name| upstream_index(&name, shared.upstreams, cx));
-    let require = fields
-        .get("require")
-        .and_then(|node| require(node, shared.callers, cx));
+    let require = fields.get("require").and_then(|node| require(node, shared.callers, cx));
     let limits = limits::read_all(
         fields.get("limits"),
         name.as_deref().unwrap_or("route"),
@@ -126,19 +116,10 @@ fn upstream_index(
     upstreams: &[Upstream],
     cx: &mut Context<'_>,
 ) -> Option<usize> {
-    let index = upstreams
-        .iter()
-        .position(|upstream| upstream.name == name.value);
+    let index = upstreams.iter().position(|upstream| upstream.name == name.value);
     if index.is_none() {
-        let help = nearest(
-            &name.value,
-            upstreams.iter().map(|upstream| upstream.name.as_str()),
-        );
-        cx.error_with_help(
-            &name.node,
-            format!("there is no upstream '{}'", name.value),
-            help,
-        );
+        let help = nearest(&name.value, upstreams.iter().map(|upstream| upstream.name.as_str()));
+        cx.error_with_help(&name.node, format!("there is no upstream '{}'", name.value), help);
     }
     index
 }
@@ -151,9 +132,7 @@ impl Read for PathPattern {
                 None => (text, text == "/"),
             };
             if path.contains(['*', '?']) {
-                return Err(
-                    "a '*' stands only at the end, as in /api/*; a '?' has no place".into(),
-                );
+                return Err("a '*' stands only at the end, as in /api/*; a '?' has no place".into());
             }
             let whole = if path.is_empty() { "/" } else { path };
             let normal = normalise(whole).map_err(|error| error.to_string())?;
@@ -172,7 +151,7 @@ impl Read for PathPattern {
 impl Read for Host {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a host", |text| {
-            let lower = text.to_ascii_lowercase();
+            let lower = text.trim_end_matches('.').to_ascii_lowercase();
             let (name, below) = match lower.strip_prefix("*.") {
                 Some(name) => (name, true),
                 None => (lower.as_str(), false),
@@ -181,14 +160,10 @@ impl Read for Host {
             let address = name.starts_with('[') && name.ends_with(']');
             if name.is_empty() || !(address || name.chars().all(plain)) || name.starts_with('.') {
                 return Err(
-                    "a host looks like api.example.com or *.example.com, without a port".into(),
+                    "a host looks like api.example.com or *.example.com, without a port".into()
                 );
             }
-            Ok(if below {
-                Self::Below(name.to_owned())
-            } else {
-                Self::Exact(name.to_owned())
-            })
+            Ok(if below { Self::Below(name.to_owned()) } else { Self::Exact(name.to_owned()) })
         })
     }
 }
@@ -196,17 +171,14 @@ impl Read for Host {
 impl Read for Method {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a method", |text| {
-            let method: Method = text
-                .parse()
-                .map_err(|_| "a method looks like GET or POST")?;
+            let method: Method = text.parse().map_err(|_| "a method looks like GET or POST")?;
             match method {
                 Method::CONNECT | Method::TRACE => {
                     Err("CONNECT and TRACE are never forwarded".into())
                 }
-                _ if text.chars().any(|c| c.is_ascii_lowercase()) => Err(format!(
-                    "methods are written in capitals: {}",
-                    text.to_ascii_uppercase()
-                )),
+                _ if text.chars().any(|c| c.is_ascii_lowercase()) => {
+                    Err(format!("methods are written in capitals: {}", text.to_ascii_uppercase()))
+                }
                 _ => Ok(method),
             }
         })
@@ -220,11 +192,7 @@ fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Requi
         ApiKey,
         Any,
     }
-    let words = [
-        ("api_key", Word::ApiKey),
-        ("user", Word::User),
-        ("any", Word::Any),
-    ];
+    let words = [("api_key", Word::ApiKey), ("user", Word::User), ("any", Word::Any)];
     let (list, nodes) = match &node.kind {
         Kind::List(nodes) => (true, nodes.as_slice()),
         _ => (false, std::slice::from_ref(node)),
@@ -235,29 +203,17 @@ fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Requi
             Word::User => require.user = true,
             Word::ApiKey => require.api_key = true,
             Word::Any if list => cx.error(node, "'any' stands alone"),
-            Word::Any => {
-                require = Require {
-                    user: true,
-                    api_key: true,
-                    either: true,
-                }
-            }
+            Word::Any => require = Require { user: true, api_key: true, either: true },
         }
     }
-    let known = (
-        callers.identity.user.is_some(),
-        callers.identity.api_key.is_some(),
-    );
+    let known = (callers.identity.user.is_some(), callers.identity.api_key.is_some());
     let satisfiable = if require.either {
         known.0 || known.1
     } else {
         (!require.user || known.0) && (!require.api_key || known.1)
     };
     if !satisfiable {
-        cx.error(
-            node,
-            "nobody could present this: 'identity' does not say how it is known",
-        );
+        cx.error(node, "nobody could present this: 'identity' does not say how it is known");
     }
     Some(require)
 }
@@ -275,9 +231,8 @@ fn rewrite(
     let of_route = match path? {
         PathPattern::Exact(path) | PathPattern::Prefix(path) => path,
     };
-    let fits = of_route
-        .strip_prefix(&prefix)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let fits =
+        of_route.strip_prefix(&prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if !fits || prefix.is_empty() {
         let help = format!("the route's path is '{of_route}'");
         cx.error_with_help(strip?, "the route's path does not begin with this", help);
@@ -297,10 +252,7 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
     let mut set = Vec::new();
     if let Some(node) = fields.get("set") {
         let Kind::Map(entries) = &node.kind else {
-            cx.error(
-                node,
-                format!("expected headers by name, found {}", node.describe()),
-            );
+            cx.error(node, format!("expected headers by name, found {}", node.describe()));
             return HeaderEdits::default();
         };
         for (key, value) in entries {
@@ -319,6 +271,7 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
     let mut removed = Vec::new();
     for name in remove {
         match editable(&name.value) {
+            Ok(header::HOST) => cx.error(&name.node, "a request needs its Host; 'set' changes it"),
             Ok(value) => removed.push(value),
             Err(message) => cx.error(&name.node, message),
         }
@@ -328,9 +281,7 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
 
 /// Headers that frame a message or belong to one connection are the gateway's own.
 fn editable(name: &str) -> Result<HeaderName, String> {
-    let name: HeaderName = name
-        .parse()
-        .map_err(|_| format!("'{name}' is no header name"))?;
+    let name: HeaderName = name.parse().map_err(|_| format!("'{name}' is no header name"))?;
     match name {
         header::CONNECTION
         | header::CONTENT_LENGTH

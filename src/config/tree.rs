@@ -31,6 +31,8 @@ pub(super) struct Scalar {
     /// Neither quoted nor a block: may be a number, a boolean, or nothing at all. What an
     /// environment variable supplied counts as plain too.
     pub(super) plain: bool,
+    /// It could not be made out, which has been reported: whoever asks for it stays silent.
+    pub(super) broken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +55,11 @@ const MAX_DEPTH: usize = 64;
 
 impl Node {
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar(s) if s.plain && matches!(s.text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+        matches!(&self.kind, Kind::Scalar(s) if s.plain && !s.broken && matches!(s.text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(&self.kind, Kind::Scalar(Scalar { broken: true, .. }))
     }
 
     /// What kind of value it is, for messages.
@@ -92,15 +98,9 @@ pub(super) fn parse(
             Ok((event, span)) => builder.events.push((event, span)),
             Err(error) => {
                 let mark = error.marker();
-                let span = Span {
-                    line: mark.line(),
-                    column: mark.col() + 1,
-                    width: 1,
-                };
+                let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
                 // The authority may have found it earlier, and says it in more familiar words.
-                return Err(authority(text)
-                    .err()
-                    .unwrap_or_else(|| Fault::at(span, error.info())));
+                return Err(authority(text).err().unwrap_or_else(|| Fault::at(span, error.info())));
             }
         }
     }
@@ -117,26 +117,13 @@ fn authority(text: &str) -> Result<(), Fault> {
     let Err(error) = serde_yaml::from_str::<serde_yaml::Value>(text) else {
         return Ok(());
     };
-    let (line, column) = error
-        .location()
-        .map_or((1, 1), |at| (at.line(), at.column()));
-    Err(Fault::at(
-        Span {
-            line,
-            column,
-            width: 1,
-        },
-        &format!("this is not valid YAML: {error}"),
-    ))
+    let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+    Err(Fault::at(Span { line, column, width: 1 }, &format!("this is not valid YAML: {error}")))
 }
 
 impl Fault {
     fn at(span: Span, message: &str) -> Self {
-        Self {
-            span,
-            path: String::new(),
-            message: message.to_owned(),
-        }
+        Self { span, path: String::new(), message: message.to_owned() }
     }
 }
 
@@ -158,14 +145,7 @@ impl<'a> Builder<'a> {
         } else {
             1
         };
-        Some((
-            event,
-            Span {
-                line: span.start.line(),
-                column: span.start.col() + 1,
-                width,
-            },
-        ))
+        Some((event, Span { line: span.start.line(), column: span.start.col() + 1, width }))
     }
 
     /// The one document of the file; an empty file is nothing.
@@ -173,27 +153,11 @@ impl<'a> Builder<'a> {
         while let Some((event, span)) = self.next() {
             match event {
                 Event::StreamStart | Event::DocumentStart(_) | Event::Nothing => {}
-                Event::StreamEnd | Event::DocumentEnd => {
-                    return Ok(Node {
-                        span,
-                        path: String::new(),
-                        kind: Kind::Scalar(Scalar {
-                            plain: true,
-                            ..Scalar::default()
-                        }),
-                    });
-                }
+                Event::StreamEnd | Event::DocumentEnd => return Ok(nothing()),
                 event => return self.node(event, span, String::new(), 0),
             }
         }
-        Err(Fault::at(
-            Span {
-                line: 1,
-                column: 1,
-                width: 1,
-            },
-            "the file is empty",
-        ))
+        Err(Fault::at(Span { line: 1, column: 1, width: 1 }, "the file is empty"))
     }
 
     fn node(
@@ -239,21 +203,11 @@ impl<'a> Builder<'a> {
     fn scalar(&mut self, text: &str, style: ScalarStyle, span: Span, path: &str) -> Kind {
         let plain = style == ScalarStyle::Plain;
         match substitute(text, self.env) {
-            Ok(None) => Kind::Scalar(Scalar {
-                text: text.to_owned(),
-                plain,
-            }),
-            Ok(Some(text)) => Kind::Scalar(Scalar { text, plain: true }),
+            Ok(None) => Kind::Scalar(Scalar { text: text.to_owned(), plain, broken: false }),
+            Ok(Some(text)) => Kind::Scalar(Scalar { text, plain: true, broken: false }),
             Err(message) => {
-                self.faults.push(Fault {
-                    span,
-                    path: path.to_owned(),
-                    message,
-                });
-                Kind::Scalar(Scalar {
-                    text: String::new(),
-                    plain: true,
-                })
+                self.faults.push(Fault { span, path: path.to_owned(), message });
+                Kind::Scalar(Scalar { broken: true, ..Scalar::default() })
             }
         }
     }
@@ -279,11 +233,7 @@ impl<'a> Builder<'a> {
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err(Fault::at(span, "a key must be a plain word")),
             };
-            let path = if path.is_empty() {
-                name.clone()
-            } else {
-                format!("{path}.{name}")
-            };
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             let Some((event, value_span)) = self.next() else {
                 break;
             };
@@ -292,11 +242,7 @@ impl<'a> Builder<'a> {
                 merged.push(value);
             } else if entries.iter().any(|(key, _)| key.name == name) {
                 let message = format!("'{name}' is given twice");
-                self.faults.push(Fault {
-                    span,
-                    path,
-                    message,
-                });
+                self.faults.push(Fault { span, path, message });
             } else {
                 entries.push((Key { name, span }, value));
             }
@@ -306,6 +252,13 @@ impl<'a> Builder<'a> {
         }
         Ok(Kind::Map(entries))
     }
+}
+
+/// What an empty file holds.
+fn nothing() -> Node {
+    let span = Span { line: 1, column: 1, width: 1 };
+    let kind = Kind::Scalar(Scalar { plain: true, ..Scalar::default() });
+    Node { span, path: String::new(), kind }
 }
 
 /// `<<: *base`: what the map does not say itself comes from the base.
@@ -384,10 +337,7 @@ mod tests {
         let put = |text| substitute(text, &env);
         assert_eq!(put("plain").unwrap(), None);
         assert_eq!(put("0.0.0.0:${PORT}").unwrap().unwrap(), "0.0.0.0:8080");
-        assert_eq!(
-            put("${HOST:-localhost}:${PORT}").unwrap().unwrap(),
-            "localhost:8080"
-        );
+        assert_eq!(put("${HOST:-localhost}:${PORT}").unwrap().unwrap(), "localhost:8080");
         assert_eq!(put("$${PORT} ${PORT}").unwrap().unwrap(), "${PORT} 8080");
         assert!(put("${HOST}").unwrap_err().contains("HOST is not set"));
         assert!(put("${PORT").unwrap_err().contains("closing"));
@@ -397,32 +347,12 @@ mod tests {
     fn nodes_know_their_place_and_path() {
         let (root, faults) = parse("a:\n  - b: 1\n    c: x\n", &env).unwrap();
         assert!(faults.is_empty());
-        let Kind::Map(entries) = root.kind else {
-            panic!("{root:?}")
-        };
-        let Kind::List(items) = &entries[0].1.kind else {
-            panic!("{entries:?}")
-        };
-        let Kind::Map(inner) = &items[0].kind else {
-            panic!("{items:?}")
-        };
+        let Kind::Map(entries) = root.kind else { panic!("{root:?}") };
+        let Kind::List(items) = &entries[0].1.kind else { panic!("{entries:?}") };
+        let Kind::Map(inner) = &items[0].kind else { panic!("{items:?}") };
         assert_eq!(inner[1].1.path, "a[0].c");
-        assert_eq!(
-            inner[1].1.span,
-            Span {
-                line: 3,
-                column: 8,
-                width: 1
-            }
-        );
-        assert_eq!(
-            inner[1].0.span,
-            Span {
-                line: 3,
-                column: 5,
-                width: 1
-            }
-        );
+        assert_eq!(inner[1].1.span, Span { line: 3, column: 8, width: 1 });
+        assert_eq!(inner[1].0.span, Span { line: 3, column: 5, width: 1 });
     }
 
     #[test]
@@ -433,27 +363,16 @@ mod tests {
             let list = vec![below; 10].join(", ");
             text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
         }
-        assert!(
-            parse(&text, &env)
-                .unwrap_err()
-                .message
-                .contains("too large")
-        );
+        assert!(parse(&text, &env).unwrap_err().message.contains("too large"));
     }
 
     #[test]
     fn merges_give_what_the_map_does_not_say_itself() {
         let (root, _) = parse("base: &b {x: 1, y: 2}\nmine: {<<: *b, y: 3}\n", &env).unwrap();
-        let Kind::Map(entries) = root.kind else {
-            panic!()
-        };
-        let Kind::Map(mine) = &entries[1].1.kind else {
-            panic!()
-        };
-        let names: Vec<_> = mine
-            .iter()
-            .map(|(key, node)| (key.name.as_str(), node.describe()))
-            .collect();
+        let Kind::Map(entries) = root.kind else { panic!() };
+        let Kind::Map(mine) = &entries[1].1.kind else { panic!() };
+        let names: Vec<_> =
+            mine.iter().map(|(key, node)| (key.name.as_str(), node.describe())).collect();
         assert_eq!(names, [("y", "'3'".to_owned()), ("x", "'1'".to_owned())]);
     }
 }

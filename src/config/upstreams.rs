@@ -13,10 +13,7 @@ pub(super) fn read_all(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Ups
         return Vec::new();
     };
     let Kind::Map(entries) = &node.kind else {
-        cx.error(
-            node,
-            format!("expected upstreams by name, found {}", node.describe()),
-        );
+        cx.error(node, format!("expected upstreams by name, found {}", node.describe()));
         return Vec::new();
     };
     // One that cannot be read keeps its name, so that routes to it are not reported as well.
@@ -48,10 +45,7 @@ impl Default for Timeouts {
 fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     let Kind::Map(_) = node.kind else {
         let endpoints = vec![Endpoint::read(node, cx)?];
-        return Some(Upstream {
-            endpoints,
-            ..empty(name)
-        });
+        return Some(Upstream { endpoints, ..empty(name) });
     };
     let mut fields = Fields::of(node, "an upstream", cx)?;
     let endpoints: Option<Vec<Endpoint>> = fields.required("endpoints", cx);
@@ -65,10 +59,8 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
             cx.error(node, "the balancing 'hash_ip' is not supported yet");
             return None;
         }
-        let words = [
-            ("round_robin", Balance::RoundRobin),
-            ("least_requests", Balance::LeastRequests),
-        ];
+        let words =
+            [("round_robin", Balance::RoundRobin), ("least_requests", Balance::LeastRequests)];
         one_of(node, cx, "a way of balancing", &words)
     });
     let timeouts = fields.optional("timeouts", cx).unwrap_or_default();
@@ -80,12 +72,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     fields.later(&["health", "eject", "retries", "concurrency", "ca"]);
     fields.finish(cx);
     let balance = balance.unwrap_or_default();
-    Some(Upstream {
-        name: name.to_owned(),
-        endpoints: endpoints?,
-        balance,
-        timeouts,
-    })
+    Some(Upstream { name: name.to_owned(), endpoints: endpoints?, balance, timeouts })
 }
 
 impl Read for Timeouts {
@@ -123,10 +110,7 @@ impl Read for Endpoint {
             Some(weight)
         });
         fields.finish(cx);
-        Some(Self {
-            weight: weight.unwrap_or(1),
-            ..url?
-        })
+        Some(Self { weight: weight.unwrap_or(1), ..url? })
     }
 }
 
@@ -141,19 +125,12 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     if uri.path() != "/" || uri.query().is_some() {
         return Err("an endpoint has no path; 'rewrite' on the route changes paths".to_owned());
     }
-    if uri
-        .authority()
-        .is_some_and(|authority| authority.as_str().contains('@'))
-    {
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err("an endpoint holds no user name or password".to_owned());
     }
     let host = uri.host().ok_or(HELP)?.to_owned();
     if uri.port_u16() == Some(0) || uri.authority().is_some_and(|a| a.as_str().ends_with(':')) {
         return Err(HELP.to_owned());
     }
-    Ok(Endpoint {
-        host,
-        port: uri.port_u16().unwrap_or(80),
-        weight: 1,
-    })
+    Ok(Endpoint { host, port: uri.port_u16().unwrap_or(80), weight: 1 })
 }

@@ -25,10 +25,7 @@ impl Watch {
                 let _ = notices.send(());
             }
         })?;
-        Ok(Self {
-            watcher,
-            watched: HashSet::new(),
-        })
+        Ok(Self { watcher, watched: HashSet::new() })
     }
 
     /// Watches the folders of these files, and no others.
@@ -51,9 +48,7 @@ impl Watch {
 /// The folder of a file, and the folders of what it and its folder link to.
 fn folders(file: &Path) -> Vec<PathBuf> {
     let parent = |path: &Path| {
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         parent.map_or_else(|| PathBuf::from("."), Path::to_owned)
     };
     let mut folders = vec![parent(file)];

@@ -36,11 +36,7 @@ impl Bucket {
             () => {
                 let common = gcd(u64::from(rate.count), rate.window);
                 let count = (u64::from(rate.count) / common) as u32;
-                Ok(Self {
-                    count,
-                    size,
-                    window: rate.window / common,
-                })
+                Ok(Self { count, size, window: rate.window / common })
             }
         }
     }
@@ -55,10 +51,7 @@ impl Bucket {
         if wanted > u64::from(self.size) {
             return (self.rejection(drained, now, cost), state);
         }
-        let charged = State {
-            used: wanted as u32,
-            ..drained
-        };
+        let charged = State { used: wanted as u32, ..drained };
         (self.verdict(charged, now, cost), charged)
     }
 
@@ -76,9 +69,7 @@ impl Bucket {
         // One more request of this cost needs (remaining + 1)·cost tokens in the bucket; a bucket
         // that is full before that gives no more.
         let wanted = (u64::from(remaining) + 1) * u64::from(cost) + u64::from(state.used);
-        let missing = wanted
-            .saturating_sub(u64::from(self.size))
-            .min(u64::from(state.used));
+        let missing = wanted.saturating_sub(u64::from(self.size)).min(u64::from(state.used));
         Verdict {
             allowed: true,
             remaining: u64::from(remaining),
@@ -95,40 +86,25 @@ impl Bucket {
     fn rejection(&self, drained: State, now: Micros, cost: u32) -> Verdict {
         let over = u64::from(drained.used) + u64::from(cost) - u64::from(self.size);
         let retry_after = self.until(drained, now, over);
-        Verdict {
-            allowed: false,
-            retry_after,
-            ..self.verdict(drained, now, cost)
-        }
+        Verdict { allowed: false, retry_after, ..self.verdict(drained, now, cost) }
     }
 
     /// Returns the tokens that came back by `now`. A clock that went backwards returns none.
     fn drain(&self, state: State, now: Micros) -> State {
         if state.used == 0 {
-            return State {
-                used: 0,
-                carry: 0,
-                stamp: now,
-            };
+            return State { used: 0, carry: 0, stamp: now };
         }
         let count = u64::from(self.count);
         // A reload may have changed N: the carry is less than one microsecond whatever it was.
         let carry = u64::from(state.carry).min(count - 1);
         let elapsed = now.saturating_sub(state.stamp);
         let now = now.max(state.stamp);
-        let (back, progress) = match elapsed
-            .checked_mul(count)
-            .and_then(|p| p.checked_add(carry))
-        {
+        let (back, progress) = match elapsed.checked_mul(count).and_then(|p| p.checked_add(carry)) {
             Some(progress) => (progress / self.window, progress % self.window),
             None => return self.drain_wide(state.used, elapsed, carry, now),
         };
         if back >= u64::from(state.used) {
-            return State {
-                used: 0,
-                carry: 0,
-                stamp: now,
-            };
+            return State { used: 0, carry: 0, stamp: now };
         }
         State {
             used: state.used - back as u32,
@@ -141,16 +117,10 @@ impl Bucket {
     #[cold]
     fn drain_wide(&self, used: u32, elapsed: Micros, carry: u64, now: Micros) -> State {
         let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);
-        let (back, progress) = (
-            progress / u128::from(self.window),
-            (progress % u128::from(self.window)) as u64,
-        );
+        let (back, progress) =
+            (progress / u128::from(self.window), (progress % u128::from(self.window)) as u64);
         if back >= u128::from(used) {
-            return State {
-                used: 0,
-                carry: 0,
-                stamp: now,
-            };
+            return State { used: 0, carry: 0, stamp: now };
         }
         let count = u64::from(self.count);
         State {
@@ -222,9 +192,7 @@ mod tests {
         }
 
         fn remaining(&self, now: Micros, cost: u64) -> u64 {
-            (0..)
-                .take_while(|n| self.admits(now, (n + 1) * cost))
-                .count() as u64
+            (0..).take_while(|n| self.admits(now, (n + 1) * cost)).count() as u64
         }
     }
 
@@ -235,10 +203,7 @@ mod tests {
             Just(30 * 86_400 * SECOND),
             1..7_777_777_u64
         ];
-        (
-            prop_oneof![1..50_u32, Just(7), Just(999_983), Just(1_000_000)],
-            windows,
-        )
+        (prop_oneof![1..50_u32, Just(7), Just(999_983), Just(1_000_000)], windows)
     }
 
     proptest! {
@@ -290,12 +255,7 @@ mod tests {
     #[test]
     fn awkward_rates_are_exact_in_the_long_run() {
         let month = 30 * 86_400 * SECOND;
-        for (count, window) in [
-            (1, month),
-            (7, SECOND),
-            (999_983, month),
-            (700_001, 3 * SECOND),
-        ] {
+        for (count, window) in [(1, month), (7, SECOND), (999_983, month), (700_001, 3 * SECOND)] {
             let bucket = bucket(count, window, 100);
             let (mut state, mut now) = (State::default(), START);
             for admission in 1..=100_000_u128 {

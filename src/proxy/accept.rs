@@ -79,11 +79,7 @@ enum Phase {
 impl Activity {
     fn new(deadlines: Rc<Deadlines>) -> Self {
         let since = Cell::new(deadlines.tick());
-        Self {
-            deadlines,
-            phase: Cell::new(Phase::Head),
-            since,
-        }
+        Self { deadlines, phase: Cell::new(Phase::Head), since }
     }
 
     fn enter(&self, phase: Phase) {
@@ -130,10 +126,7 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
     let peer = Rc::new(Peer::new(address, Rc::clone(&worker.deadlines)));
     let _ = stream.set_nodelay(true);
     let server = worker.generation().snapshot.server;
-    let socket = TokioIo::new(Watched {
-        stream,
-        peer: Rc::clone(&peer),
-    });
+    let socket = TokioIo::new(Watched { stream, peer: Rc::clone(&peer) });
     let service = service_fn({
         let (worker, peer) = (Rc::clone(&worker), Rc::clone(&peer));
         move |request| {
@@ -172,10 +165,7 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
             let answer =
                 b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
             // One try; whoever does not read it has been told.
-            let _ = worker
-                .deadlines
-                .within(crate::deadline::TICK, stream.write_all(answer))
-                .await;
+            let _ = worker.deadlines.within(crate::deadline::TICK, stream.write_all(answer)).await;
         }
         None => {}
     }

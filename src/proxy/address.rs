@@ -13,15 +13,24 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The address that limits count by: IPv4-mapped addresses as IPv4, IPv6 cut to its prefix.
-pub fn caller(peer: &Peer, headers: &HeaderMap, snapshot: &Snapshot) -> IpAddr {
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The caller's address, IPv4-mapped ones as IPv4.
+    pub ip: IpAddr,
+    /// What limits count by: the same, IPv6 cut to its prefix.
+    pub counted: IpAddr,
+}
+
+/// Finds out where a request comes from.
+pub fn origin(peer: &Peer, headers: &HeaderMap, snapshot: &Snapshot) -> Origin {
     let identity = &snapshot.identity;
     let ip = if peer.is_trusted(snapshot) {
         forwarded(peer.ip, headers, &identity.trusted_proxies)
     } else {
         peer.ip
     };
-    cut(ip, identity.ipv6_prefix)
+    Origin { ip, counted: cut(ip, identity.ipv6_prefix) }
 }
 
 /// Whether an address is among the networks.
@@ -35,19 +44,11 @@ fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     if headers.contains_key(&X_FORWARDED_FOR) {
         let lines = headers.get_all(&X_FORWARDED_FOR).iter().rev();
         let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        walk(
-            peer,
-            elements.map(|element| address(str::from_utf8(element).ok()?.trim())),
-            trusted,
-        )
+        walk(peer, elements.map(|element| address(str::from_utf8(element).ok()?.trim())), trusted)
     } else if headers.contains_key(FORWARDED) {
         let lines = headers.get_all(FORWARDED).iter().rev();
         let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        walk(
-            peer,
-            elements.map(|element| for_parameter(str::from_utf8(element).ok()?)),
-            trusted,
-        )
+        walk(peer, elements.map(|element| for_parameter(str::from_utf8(element).ok()?)), trusted)
     } else {
         peer
     }
@@ -71,15 +72,9 @@ fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &
 fn for_parameter(element: &str) -> Option<IpAddr> {
     let value = element.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
-        name.trim()
-            .eq_ignore_ascii_case("for")
-            .then_some(value.trim())
+        name.trim().eq_ignore_ascii_case("for").then_some(value.trim())
     })?;
-    address(
-        value
-            .strip_prefix('"')
-            .map_or(Some(value), |value| value.strip_suffix('"'))?,
-    )
+    address(value.strip_prefix('"').map_or(Some(value), |value| value.strip_suffix('"'))?)
 }
 
 /// An address, with or without a port, IPv6 with or without brackets.
@@ -88,10 +83,7 @@ fn address(text: &str) -> Option<IpAddr> {
         .parse::<IpAddr>()
         .or_else(|_| text.parse::<SocketAddr>().map(|address| address.ip()))
         .or_else(|_| {
-            text.strip_prefix('[')
-                .and_then(|t| t.strip_suffix(']'))
-                .unwrap_or("")
-                .parse()
+            text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or("").parse()
         });
     ip.ok().map(|ip| ip.to_canonical())
 }
@@ -113,9 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn trusted() -> Vec<IpNet> {
-        ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8"]
-            .map(|net| net.parse().unwrap())
-            .to_vec()
+        ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8"].map(|net| net.parse().unwrap()).to_vec()
     }
 
     fn seen(name: &'static str, lines: &[&str]) -> String {
@@ -148,10 +138,7 @@ mod tests {
     fn forwarded_is_read_the_same_way() {
         let cases: [(&[&str], &str); 5] = [
             (&["for=203.0.113.7;proto=https"], "203.0.113.7"),
-            (
-                &["for=1.1.1.1, proto=http;For=\"203.0.113.7:123\", for=10.1.1.1"],
-                "203.0.113.7",
-            ),
+            (&["for=1.1.1.1, proto=http;For=\"203.0.113.7:123\", for=10.1.1.1"], "203.0.113.7"),
             (&["for=\"[2001:db8::1]:80\""], "2001:db8::1"),
             (&["for=203.0.113.7, for=unknown"], "10.0.0.1"),
             (&["for=203.0.113.7, proto=https"], "10.0.0.1"),

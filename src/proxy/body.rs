@@ -31,9 +31,7 @@ pub struct Upload {
 
 impl std::fmt::Debug for Upload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upload")
-            .field("left", &self.left)
-            .finish_non_exhaustive()
+        f.debug_struct("Upload").field("left", &self.left).finish_non_exhaustive()
     }
 }
 
@@ -129,17 +127,11 @@ impl HttpBody for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|(incoming, _)| incoming.is_end_stream())
+        self.0.as_ref().is_none_or(|(incoming, _)| incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0
-            .as_ref()
-            .map_or(SizeHint::with_exact(0), |(incoming, _)| {
-                incoming.size_hint()
-            })
+        self.0.as_ref().map_or(SizeHint::with_exact(0), |(incoming, _)| incoming.size_hint())
     }
 }
 
@@ -179,13 +171,7 @@ pub struct Lease {
 
 impl Body {
     pub(super) fn relayed(incoming: Incoming, lease: Lease, exchange: Exchange) -> Self {
-        let mut body = Relayed {
-            incoming,
-            lease: Some(lease),
-            exchange,
-            bytes: 0,
-            whole: false,
-        };
+        let mut body = Relayed { incoming, lease: Some(lease), exchange, bytes: 0, whole: false };
         if body.incoming.is_end_stream() {
             body.end();
         }
@@ -197,13 +183,7 @@ impl Relayed {
     /// The body came to its end in good order.
     fn end(&mut self) {
         self.whole = true;
-        if let Some(Lease {
-            connection,
-            pool,
-            reusable: true,
-            ..
-        }) = self.lease.take()
-        {
+        if let Some(Lease { connection, pool, reusable: true, .. }) = self.lease.take() {
             pool.put(connection);
         }
     }

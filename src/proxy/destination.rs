@@ -29,42 +29,23 @@ impl Destination {
         let authority = authority(request)?;
         let host = host(&authority)?;
         let uri = request.uri();
-        let original = uri
-            .path_and_query()
-            .ok_or(Refusal::Malformed("no path"))?
-            .clone();
-        if original
-            .query()
-            .is_some_and(|query| !query.bytes().all(|b| b.is_ascii_graphic()))
-        {
-            return Err(Refusal::Malformed(
-                "the query holds more than printable ASCII",
-            ));
+        let original = uri.path_and_query().ok_or(Refusal::Malformed("no path"))?.clone();
+        if original.query().is_some_and(|query| !query.bytes().all(|b| b.is_ascii_graphic())) {
+            return Err(Refusal::Malformed("the query holds more than printable ASCII"));
         }
         // `http://example.com?x` has an empty path, which means `/`.
-        let path = if original.path().is_empty() {
-            "/"
-        } else {
-            original.path()
-        };
+        let path = if original.path().is_empty() { "/" } else { original.path() };
         let normalised = match normalise(path) {
             Ok(Cow::Borrowed(same)) if same.len() == original.path().len() => None,
             Ok(path) => Some(path.into_owned()),
             Err(_) => return Err(Refusal::Malformed("the path has no one spelling")),
         };
-        Ok(Self {
-            authority,
-            host,
-            normalised,
-            original,
-        })
+        Ok(Self { authority, host, normalised, original })
     }
 
     /// The normalised path.
     pub fn path(&self) -> &str {
-        self.normalised
-            .as_deref()
-            .unwrap_or_else(|| self.original.path())
+        self.normalised.as_deref().unwrap_or_else(|| self.original.path())
     }
 
     /// The query, without its question mark.
@@ -85,9 +66,7 @@ fn check_framing<B>(request: &Request<B>) -> Result<(), Refusal> {
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
-        _ => Err(Refusal::Malformed(
-            "a transfer coding other than a single chunked",
-        )),
+        _ => Err(Refusal::Malformed("a transfer coding other than a single chunked")),
     }
 }
 
@@ -102,9 +81,7 @@ fn authority<B>(request: &Request<B>) -> Result<HeaderValue, Refusal> {
         (None, None) => Ok(host.clone()),
         (Some("http" | "https"), Some(authority)) => HeaderValue::from_str(authority.as_str())
             .map_err(|_| Refusal::Malformed("the target's authority is not valid")),
-        _ => Err(Refusal::Malformed(
-            "the target is neither a path nor an http URL",
-        )),
+        _ => Err(Refusal::Malformed("the target is neither a path nor an http URL")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is known of one request while it is under way, and the record made when it is over.
 
 use super::accept::Peer;
+use super::address::Origin;
 use super::destination::Destination;
 use super::identify::Caller;
 use super::judge::{Admission, Judgement};
@@ -10,7 +11,6 @@ use crate::clock::Micros;
 use crate::snapshot::{Found, Limit, Route, Snapshot};
 use crate::worker::{Generation, Worker};
 use http::{Method, Request, StatusCode};
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Exchange {
     pub(super) started: Micros,
     pub(super) judgement: Judgement,
     pub(super) admission: Option<Admission>,
-    route: Option<usize>,
+    found: Found,
     log: Option<Line>,
     done: bool,
 }
@@ -42,7 +42,7 @@ impl Exchange {
             started,
             judgement: Judgement::default(),
             admission: None,
-            route: None,
+            found: Found::Nothing,
             log: None,
             done: false,
         }
@@ -53,34 +53,30 @@ impl Exchange {
     }
 
     pub(super) fn route(&self) -> Option<&Route> {
-        self.route.map(|index| &self.snapshot().routes[index])
+        match self.found {
+            Found::Route(index) => Some(&self.snapshot().routes[index]),
+            _ => None,
+        }
     }
 
     /// The limits that guard this request.
     pub(super) fn limits(&self) -> &[Arc<Limit>] {
-        self.route()
-            .map_or(&self.snapshot().guards, |route| &route.limits)
+        self.route().map_or(&self.snapshot().guards, |route| &route.limits)
     }
 
-    /// Finds the route. What is not found is refused only after the limits have been asked.
-    pub(super) fn find_route(
-        &mut self,
-        destination: &Destination,
-        method: &Method,
-    ) -> Result<usize, Refusal> {
+    /// Finds the route; whether there is one is asked after the limits.
+    pub(super) fn find_route(&mut self, destination: &Destination, method: &Method) {
         if let Some(log) = &mut self.log {
             log.text("path", destination.path());
         }
-        match self
-            .snapshot()
-            .router
-            .find(&destination.host, destination.path(), method)
-        {
-            Found::Route(index) => {
-                self.route = Some(index);
-                Ok(index)
-            }
-            Found::MethodNotAllowed(allow) => Err(Refusal::MethodNotAllowed(allow)),
+        self.found = self.snapshot().router.find(&destination.host, destination.path(), method);
+    }
+
+    /// The route's index, or why there is none.
+    pub(super) fn found_route(&self) -> Result<usize, Refusal> {
+        match &self.found {
+            Found::Route(index) => Ok(*index),
+            Found::MethodNotAllowed(allow) => Err(Refusal::MethodNotAllowed(allow.clone())),
             Found::Nothing => Err(Refusal::NoRoute),
         }
     }
@@ -94,9 +90,9 @@ impl Exchange {
         }
     }
 
-    pub(super) fn note_caller(&mut self, ip: IpAddr, caller: Option<&Caller>) {
+    pub(super) fn note_caller(&mut self, origin: Origin, caller: Option<&Caller>) {
         let Some(log) = &mut self.log else { return };
-        log.text("ip", &ip.to_string());
+        log.text("ip", &origin.ip.to_string());
         if let Some(user) = caller.and_then(|caller| caller.user.as_deref()) {
             log.text("user", user);
         }
@@ -113,19 +109,13 @@ impl Exchange {
 
     /// The answer's head is decided: counts it, and samples it for the log.
     pub(super) fn note_answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
-        let metrics = self
-            .route()
-            .map_or(&self.worker.gateway.metrics.unrouted, |r| &r.metrics);
+        let metrics = self.route().map_or(&self.worker.gateway.metrics.unrouted, |r| &r.metrics);
         metrics.count(status);
         let Some(sample) = self.snapshot().access_log else {
             return;
         };
         let rejected = refusal.is_some_and(Refusal::is_rejection);
-        let share = if rejected {
-            sample.rejected
-        } else {
-            sample.allowed
-        };
+        let share = if rejected { sample.rejected } else { sample.allowed };
         if share < 1.0 && fastrand::f64() >= share {
             self.log = None;
         }
@@ -136,11 +126,7 @@ impl Exchange {
             log.text("route", &route.name);
         }
         log.number("status", status.as_u16().into());
-        if let Some(said) = self
-            .judgement
-            .rejected_by
-            .map(|index| self.judgement.said[index])
-        {
+        if let Some(said) = self.judgement.rejected_by.map(|index| self.judgement.said[index]) {
             log.text("limit", &self.limits()[said.limit].name);
         }
         if let Some(said) = self.judgement.speaker(self.limits()) {
@@ -164,17 +150,11 @@ impl Exchange {
             return;
         };
         log.number("bytes", bytes);
-        log.millis(
-            "duration_ms",
-            self.worker.gateway.clock.now().saturating_sub(self.started),
-        );
+        log.millis("duration_ms", self.worker.gateway.clock.now().saturating_sub(self.started));
         if !whole {
             log.text("aborted", "the response was cut short");
         }
-        self.worker
-            .gateway
-            .access_log
-            .append(self.worker.index, &log.finish());
+        self.worker.gateway.access_log.append(self.worker.index, &log.finish());
     }
 }
 

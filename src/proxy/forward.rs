@@ -39,14 +39,11 @@ pub(super) fn prepare(
     remove_hop_by_hop(&mut head.headers);
     head.headers.remove(EXPECT); // answered here: the body is asked for when the backend takes it
     if chunked {
-        head.headers
-            .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        head.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if trailers {
-        head.headers
-            .insert(TE, HeaderValue::from_static("trailers"));
-        head.headers
-            .insert(CONNECTION, HeaderValue::from_static("te"));
+        head.headers.insert(TE, HeaderValue::from_static("trailers"));
+        head.headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 
     let trusted = exchange.peer.is_trusted(snapshot);
@@ -92,9 +89,7 @@ fn target(destination: &Destination, strip: Option<&str>) -> Result<Uri, Refusal
         return Ok(Uri::from(same.clone()));
     }
     let path = destination.path();
-    let path = strip
-        .and_then(|prefix| path.strip_prefix(prefix))
-        .unwrap_or(path);
+    let path = strip.and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
     let slash = if path.starts_with('/') { "" } else { "/" };
     let text = match destination.query() {
         Some(query) => format!("{slash}{path}?{query}"),
@@ -128,11 +123,7 @@ fn say_where_it_came_from(
         headers.insert(X_FORWARDED_FOR, peer.name.clone());
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    let mine = if version == Version::HTTP_10 {
-        "1.0 sluice"
-    } else {
-        "1.1 sluice"
-    };
+    let mine = if version == Version::HTTP_10 { "1.0 sluice" } else { "1.1 sluice" };
     let via = joined(headers, &VIA).and_then(|before| {
         HeaderValue::from_bytes(&[before.as_slice(), b", ", mine.as_bytes()].concat()).ok()
     });
@@ -141,24 +132,15 @@ fn say_where_it_came_from(
 
 /// All lines of a header as one list.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
-    let lines: SmallVec<[&[u8]; 4]> = headers
-        .get_all(name)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
+    let lines: SmallVec<[&[u8]; 4]> =
+        headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     (!lines.is_empty()).then(|| lines.join(b", ".as_slice()))
 }
 
 /// Whether the caller takes trailers; the rest of TE is between it and us.
 fn wants_trailers(headers: &HeaderMap) -> bool {
-    let mut codings = headers
-        .get_all(TE)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    codings.any(|list| {
-        list.split(',')
-            .any(|item| item.trim().eq_ignore_ascii_case("trailers"))
-    })
+    let mut codings = headers.get_all(TE).iter().filter_map(|value| value.to_str().ok());
+    codings.any(|list| list.split(',').any(|item| item.trim().eq_ignore_ascii_case("trailers")))
 }
 
 /// Removes what belongs to one connection: the fixed set, and what `Connection` names. A peer

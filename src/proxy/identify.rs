@@ -3,14 +3,14 @@
 //! A credential that is configured and presented is verified, whether the route asks for one or
 //! not; a wrong one is refused. A credential that is not configured is not looked at.
 
+use super::address::Origin;
 use super::exchange::Exchange;
 use super::refusal::{Credential, Refusal};
-use crate::config::model::{ApiKey, ApiKeys, KeyPlace, Require, UserSource};
+use crate::config::model::{ApiKey, ApiKeys, Attribute, KeyPlace, Require, UserSource};
 use crate::snapshot::Snapshot;
 use crate::token::Verifier;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request};
-use std::net::IpAddr;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use std::sync::Arc;
 
 /// A caller whose credentials, if there were any, are good.
@@ -31,17 +31,11 @@ pub struct Caller {
 /// Identifies the caller; refuses wrong credentials, and those that lack what the route requires.
 pub(super) fn caller<B>(
     exchange: &Exchange,
-    ip: IpAddr,
+    origin: Origin,
     request: &Request<B>,
 ) -> Result<Caller, Refusal> {
     let snapshot = exchange.snapshot();
-    let mut caller = Caller {
-        user: None,
-        api_key: None,
-        user_plan: snapshot.default_plan,
-        key_plan: snapshot.default_plan,
-        exempt: super::address::is_in(&snapshot.exempt.ips, ip),
-    };
+    let mut caller = Caller::anonymous(snapshot, origin);
     if let Some(source) = &snapshot.identity.user {
         user(&mut caller, source, exchange, request.headers())?;
     }
@@ -52,10 +46,7 @@ pub(super) fn caller<B>(
         caller.key_plan = key.plan.unwrap_or(snapshot.default_plan);
         caller.api_key = Some(Arc::clone(&key.id));
     }
-    let require = exchange
-        .route()
-        .map(|route| route.require)
-        .unwrap_or_default();
+    let require = exchange.route().map(|route| route.require).unwrap_or_default();
     satisfy(require, &caller).map(|()| caller)
 }
 
@@ -78,13 +69,13 @@ fn user(
 ) -> Result<(), Refusal> {
     match source {
         UserSource::Header(name) => {
-            if exchange.peer.is_trusted(exchange.snapshot())
-                && let Some(value) = headers.get(name)
-            {
-                let name = str::from_utf8(value.as_bytes())
-                    .map_err(|_| Refusal::Malformed("the user's name is no text"))?;
-                caller.user = Some(name.to_owned()).filter(|name| !name.is_empty());
+            if !exchange.peer.is_trusted(exchange.snapshot()) {
+                return Ok(());
             }
+            let value = only(headers, name, "more than one user")?;
+            let name = value.map(|value| str::from_utf8(value.as_bytes())).transpose();
+            let name = name.map_err(|_| Refusal::Malformed("the user's name is no text"))?;
+            caller.user = name.filter(|name| !name.is_empty()).map(str::to_owned);
             Ok(())
         }
         UserSource::Jwt(verifier) => bearer(caller, verifier, exchange, headers),
@@ -97,12 +88,8 @@ fn bearer(
     exchange: &Exchange,
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let token = match (values.next(), values.next()) {
-        (None, _) => return Ok(()),
-        (Some(value), None) => value.to_str().ok().and_then(bearer_token),
-        _ => return Err(Refusal::Malformed("more than one Authorization")),
-    };
+    let value = only(headers, &AUTHORIZATION, "more than one Authorization")?;
+    let token = value.and_then(|value| value.to_str().ok()).and_then(bearer_token);
     // Another scheme is between the caller and the backend.
     let Some(token) = token else { return Ok(()) };
     let user = verifier.verify(token, exchange.started)?;
@@ -117,6 +104,19 @@ fn bearer(
     Ok(())
 }
 
+/// A credential given twice could mean either: it is refused.
+fn only<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+    refusal: &'static str,
+) -> Result<Option<&'h HeaderValue>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(_), Some(_)) => Err(Refusal::Malformed(refusal)),
+        (value, _) => Ok(value),
+    }
+}
+
 fn bearer_token(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -127,29 +127,20 @@ fn bearer_token(value: &str) -> Option<&str> {
 fn api_key<'k, B>(keys: &'k ApiKeys, request: &Request<B>) -> Result<Option<&'k ApiKey>, Refusal> {
     let presented = match &keys.place {
         KeyPlace::Header(name) => {
-            let mut values = request.headers().get_all(name).iter();
-            match (values.next(), values.next()) {
-                (Some(_), Some(_)) => return Err(Refusal::Malformed("more than one API key")),
-                (value, _) => value.map(|value| value.as_bytes()),
-            }
+            only(request.headers(), name, "more than one API key")?.map(HeaderValue::as_bytes)
         }
         KeyPlace::Query(name) => query_parameter(request.uri().query().unwrap_or(""), name)?,
     };
     let Some(presented) = presented else {
         return Ok(None);
     };
-    keys.keys
-        .get(&sha256(presented))
-        .map(Some)
-        .ok_or(Refusal::UnknownKey)
+    keys.keys.get(&sha256(presented)).map(Some).ok_or(Refusal::UnknownKey)
 }
 
 /// A parameter's value as it stands in the query; keys need no escapes.
 fn query_parameter<'q>(query: &'q str, name: &str) -> Result<Option<&'q [u8]>, Refusal> {
-    let mut values = query
-        .split('&')
-        .filter_map(|pair| pair.split_once('='))
-        .filter(|(n, _)| *n == name);
+    let mut values =
+        query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(n, _)| *n == name);
     match (values.next(), values.next()) {
         (Some(_), Some(_)) => Err(Refusal::Malformed("more than one API key")),
         (value, _) => Ok(value.map(|(_, value)| value.as_bytes())),
@@ -167,23 +158,19 @@ pub fn sha256(key: &[u8]) -> [u8; 32] {
 impl Caller {
     /// Index of the plan that decides a limit by `by`: the key's where keys count, else the
     /// user's.
-    pub fn plan(&self, by: &[crate::config::model::Attribute]) -> usize {
-        let by_key = by.contains(&crate::config::model::Attribute::ApiKey);
-        if by_key {
-            self.key_plan
-        } else {
-            self.user_plan
-        }
+    pub fn plan(&self, by: &[Attribute]) -> usize {
+        let by_key = by.contains(&Attribute::ApiKey);
+        if by_key { self.key_plan } else { self.user_plan }
     }
 
     /// Somebody of whom only the address is known.
-    pub fn anonymous(snapshot: &Snapshot, ip: IpAddr) -> Self {
+    pub(super) fn anonymous(snapshot: &Snapshot, origin: Origin) -> Self {
         Self {
             user: None,
             api_key: None,
             user_plan: snapshot.default_plan,
             key_plan: snapshot.default_plan,
-            exempt: super::address::is_in(&snapshot.exempt.ips, ip),
+            exempt: super::address::is_in(&snapshot.exempt.ips, origin.ip),
         }
     }
 }

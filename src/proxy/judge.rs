@@ -1,6 +1,7 @@
 //! Limits → decision. Which limits apply to this caller, what they say together, and what an
 //! admitted request owes until its end.
 
+use super::address::Origin;
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
@@ -54,31 +55,30 @@ impl Admission {
     }
 }
 
-/// Decides whether the request may pass, and charges it. A caller whose credentials were refused
-/// is charged by address alone, so guessing is limited too.
+/// Decides whether the request may pass, and charges it. Where there is no caller, because the
+/// request or its credentials are bad, the limits by address alone are charged, so guessing is
+/// limited too.
 pub(super) async fn judge(
     exchange: &Exchange,
-    ip: IpAddr,
-    caller: Result<&Caller, &Refusal>,
+    origin: Origin,
+    caller: Option<&Caller>,
     headers: &HeaderMap,
 ) -> (Judgement, Result<Admission, Refusal>) {
-    let refused = caller.is_err();
+    let refused = caller.is_none();
     let anonymous;
     let caller = match caller {
-        Ok(caller) => caller,
-        Err(_) => {
-            anonymous = Caller::anonymous(exchange.snapshot(), ip);
+        Some(caller) => caller,
+        None => {
+            anonymous = Caller::anonymous(exchange.snapshot(), origin);
             &anonymous
         }
     };
     let limits = exchange.limits();
     if caller.exempt {
-        limits
-            .iter()
-            .for_each(|limit| limit.metrics.exempt.increment());
+        limits.iter().for_each(|limit| limit.metrics.exempt.increment());
         return (Judgement::default(), Ok(Admission { delay: 0 }));
     }
-    let (parts, claims) = claims(limits, ip, caller, headers, refused);
+    let (parts, claims) = claims(limits, origin.counted, caller, headers, refused);
     let charges: SmallVec<[Charge<'_>; 4]> = claims
         .iter()
         .map(|claim| {
@@ -92,12 +92,7 @@ pub(super) async fn judge(
             }
         })
         .collect();
-    let decision = match exchange
-        .worker
-        .gateway
-        .store
-        .charge_all(&charges, exchange.started)
-        .await
+    let decision = match exchange.worker.gateway.store.charge_all(&charges, exchange.started).await
     {
         Ok(decision) => decision,
         Err(never) => match never {},
@@ -108,20 +103,13 @@ pub(super) async fn judge(
         quota: claim.quota,
         verdict: *verdict,
     });
-    let judgement = Judgement {
-        said: said.collect(),
-        rejected_by: decision.rejected_by,
-    };
+    let judgement = Judgement { said: said.collect(), rejected_by: decision.rejected_by };
     let retry_after = decision.retry_after(&charges);
-    let layer = judgement
-        .rejected_by
-        .map(|index| limits[judgement.said[index].limit].layer);
+    let layer = judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer);
     judgement.count(limits);
     let ruling = match layer {
         None => {
-            let admission = Admission {
-                delay: decision.delay(),
-            };
+            let admission = Admission { delay: decision.delay() };
             admission.turn().await;
             Ok(admission)
         }
@@ -154,11 +142,7 @@ fn claims<'a>(
         if ip_only && limit.layer != Layer::Ip {
             continue;
         }
-        if limit
-            .unless
-            .iter()
-            .any(|attribute| present(attribute).is_some())
-        {
+        if limit.unless.iter().any(|attribute| present(attribute).is_some()) {
             continue;
         }
         let start = parts.len();
@@ -167,11 +151,7 @@ fn claims<'a>(
         let Some(all) = all else { continue };
         parts.extend(all);
         let quota = limit.quota_index(caller.plan(&limit.by));
-        claims.push(Claim {
-            limit: index,
-            quota,
-            parts: start..parts.len(),
-        });
+        claims.push(Claim { limit: index, quota, parts: start..parts.len() });
     }
     (parts, claims)
 }
@@ -186,9 +166,7 @@ fn part<'a>(
         Attribute::Ip => Some(Part::Ip(ip)),
         Attribute::User => caller.user.as_deref().map(Part::User),
         Attribute::ApiKey => caller.api_key.as_deref().map(Part::ApiKey),
-        Attribute::Header(name) => headers
-            .get(name)
-            .map(|value| Part::Header(value.as_bytes())),
+        Attribute::Header(name) => headers.get(name).map(|value| Part::Header(value.as_bytes())),
     }
 }
 
@@ -197,10 +175,11 @@ impl Judgement {
         for said in &self.said {
             let limit = &limits[said.limit];
             match (said.verdict.allowed, limit.shadow) {
-                (true, _) if self.rejected_by.is_some() => {}
+                (false, false) => limit.metrics.rejected.increment(),
+                // The rest counts only requests that passed.
+                _ if self.rejected_by.is_some() => {}
                 (true, _) => limit.metrics.allowed.increment(),
                 (false, true) => limit.metrics.shadow_rejected.increment(),
-                (false, false) => limit.metrics.rejected.increment(),
             }
         }
     }
@@ -240,9 +219,7 @@ mod tests {
         assert_eq!(retry_after_seconds(1, 0.0), 1);
         assert_eq!(retry_after_seconds(SECOND, 0.0), 1);
         assert_eq!(retry_after_seconds(SECOND + 1, 0.0), 2);
-        let seen: Vec<_> = (0..1000)
-            .map(|_| retry_after_seconds(100 * SECOND, 0.1))
-            .collect();
+        let seen: Vec<_> = (0..1000).map(|_| retry_after_seconds(100 * SECOND, 0.1)).collect();
         assert!(seen.iter().all(|s| (100..=110).contains(s)));
         assert!(seen.iter().any(|s| *s > 105), "spread");
     }

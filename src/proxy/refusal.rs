@@ -95,10 +95,7 @@ impl Refusal {
 
     /// Whether the connection cannot be trusted to be in step any more.
     pub fn closes(&self) -> bool {
-        matches!(
-            self,
-            Self::Malformed(_) | Self::MethodRefused | Self::TooLarge | Self::Stalled
-        )
+        matches!(self, Self::Malformed(_) | Self::MethodRefused | Self::TooLarge | Self::Stalled)
     }
 
     /// Whether a limit said no, for the access log's sampling.

@@ -45,12 +45,7 @@ pub(super) async fn relay(
     let reusable =
         !closes(response.headers()) && response.status() != StatusCode::SWITCHING_PROTOCOLS;
     check(&response)?;
-    let lease = Lease {
-        connection,
-        pool: Rc::clone(pool),
-        in_flight,
-        reusable,
-    };
+    let lease = Lease { connection, pool: Rc::clone(pool), in_flight, reusable };
     Ok(Answer { response, lease })
 }
 
@@ -65,19 +60,12 @@ async fn send(
 ) -> Result<(Connection, Response<Incoming>), Refusal> {
     let deadlines = &exchange.worker.deadlines;
     let limits = &upstream.timeouts;
-    while let Some(Reused {
-        connection,
-        idle_ticks,
-    }) = pool.take(ticks(limits.idle)).await
-    {
+    while let Some(Reused { connection, idle_ticks }) = pool.take(ticks(limits.idle)).await {
         let stale = TICK * u32::try_from(idle_ticks).unwrap_or(u32::MAX) >= STALE;
         let copy = if stale { repeatable(&request) } else { None };
         match exchange_heads(exchange, limits.response, connection, request).await {
             Ok(answer) => return Ok(answer),
-            Err(Failed {
-                unsent: Some(again),
-                ..
-            }) => request = *again,
+            Err(Failed { unsent: Some(again), .. }) => request = *again,
             Err(Failed { gone: true, .. }) if copy.is_some() => {
                 // `is_some` was just checked.
                 request = copy.unwrap_or_else(|| unreachable!());
@@ -90,9 +78,7 @@ async fn send(
         ConnectError::TimedOut => Refusal::GatewayTimeout,
         error => Refusal::BadGateway(error.to_string()),
     })?;
-    exchange_heads(exchange, limits.response, connection, request)
-        .await
-        .map_err(|f| f.refusal)
+    exchange_heads(exchange, limits.response, connection, request).await.map_err(|f| f.refusal)
 }
 
 /// A copy of a request that may be sent twice: nothing follows its head, and doing it twice is the
@@ -131,9 +117,7 @@ async fn exchange_heads(
     if let Some(upload) = &upload {
         upload.puts_off(Rc::clone(&deadline), limit);
     }
-    let sent = deadline
-        .guard(connection.sender.try_send_request(request))
-        .await;
+    let sent = deadline.guard(connection.sender.try_send_request(request)).await;
     let too_large = upload.as_ref().is_some_and(|upload| upload.is_too_large());
     match sent {
         Ok(Ok(response)) => Ok((connection, response)),
@@ -141,29 +125,14 @@ async fn exchange_heads(
             let unsent = error.take_message().map(Box::new);
             let error = error.into_error();
             let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
-            let refusal = if too_large {
-                Refusal::TooLarge
-            } else {
-                Refusal::BadGateway(describe(&error))
-            };
-            Err(Failed {
-                refusal,
-                unsent,
-                gone,
-            })
+            let refusal =
+                if too_large { Refusal::TooLarge } else { Refusal::BadGateway(describe(&error)) };
+            Err(Failed { refusal, unsent, gone })
         }
         Err(_) => {
             let waiting = upload.is_some_and(|upload| upload.is_waiting());
-            let refusal = if waiting {
-                Refusal::Stalled
-            } else {
-                Refusal::GatewayTimeout
-            };
-            Err(Failed {
-                refusal,
-                unsent: None,
-                gone: false,
-            })
+            let refusal = if waiting { Refusal::Stalled } else { Refusal::GatewayTimeout };
+            Err(Failed { refusal, unsent: None, gone: false })
         }
     }
 }

@@ -77,9 +77,7 @@ fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {
 
 /// What the limits say, if any said something.
 fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
-    let Headers {
-        x_ratelimit, ietf, ..
-    } = exchange.snapshot().headers;
+    let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
         let verdict = &said.verdict;

@@ -87,11 +87,7 @@ impl Router {
 
     fn hosts<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
         let exact = self.exact_hosts.get(host);
-        let dots = if self.wildcard_hosts.is_empty() {
-            ""
-        } else {
-            host
-        };
+        let dots = if self.wildcard_hosts.is_empty() { "" } else { host };
         let below = dots
             .match_indices('.')
             .filter_map(|(dot, _)| self.wildcard_hosts.get(&host[dot + 1..]));
@@ -119,9 +115,7 @@ impl Paths {
         let prefixes = std::iter::successors(Some(longest), |prefix| {
             prefix.rfind('/').map(|slash| &prefix[..slash])
         });
-        exact
-            .into_iter()
-            .chain(prefixes.filter_map(|prefix| self.prefixes.get(prefix)))
+        exact.into_iter().chain(prefixes.filter_map(|prefix| self.prefixes.get(prefix)))
     }
 }
 
@@ -130,23 +124,15 @@ impl Methods {
         if route.methods.is_empty() {
             self.any = Some(index);
         }
-        self.named
-            .extend(route.methods.iter().map(|method| (method.clone(), index)));
+        self.named.extend(route.methods.iter().map(|method| (method.clone(), index)));
     }
 
     fn find(&self, method: &Method) -> Option<usize> {
         let named = |wanted: &Method| {
-            self.named
-                .iter()
-                .find(|(known, _)| known == wanted)
-                .map(|&(_, route)| route)
+            self.named.iter().find(|(known, _)| known == wanted).map(|&(_, route)| route)
         };
         // What answers to GET answers to HEAD.
-        let head = || {
-            (*method == Method::HEAD)
-                .then(|| named(&Method::GET))
-                .flatten()
-        };
+        let head = || (*method == Method::HEAD).then(|| named(&Method::GET)).flatten();
         named(method).or_else(head).or(self.any)
     }
 }
@@ -165,11 +151,7 @@ fn allow(methods: &mut Vec<&Method>) -> HeaderValue {
         methods.push(&Method::HEAD);
     }
     methods.sort_by_key(|method| method.as_str());
-    let list = methods
-        .iter()
-        .map(|method| method.as_str())
-        .collect::<Vec<_>>()
-        .join(", ");
+    let list = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
     HeaderValue::from_str(&list).unwrap_or(HeaderValue::from_static(""))
 }
 
@@ -256,14 +238,8 @@ mod tests {
             route(&[], "/login", &[Method::POST]),
             route(&[], "/login/*", &[Method::GET, Method::DELETE]),
         ]);
-        assert_eq!(
-            router.find("h", "/login", &Method::PUT),
-            allowed("DELETE, GET, HEAD, POST")
-        );
-        assert_eq!(
-            router.find("h", "/login/x", &Method::POST),
-            allowed("DELETE, GET, HEAD")
-        );
+        assert_eq!(router.find("h", "/login", &Method::PUT), allowed("DELETE, GET, HEAD, POST"));
+        assert_eq!(router.find("h", "/login/x", &Method::POST), allowed("DELETE, GET, HEAD"));
         assert_eq!(router.find("h", "/login", &Method::HEAD), Found::Route(1));
         assert_eq!(router.find("h", "/logout", &Method::GET), Found::Nothing);
     }

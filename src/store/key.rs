@@ -39,10 +39,7 @@ impl Seed {
     pub(super) fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
         // std draws its hash keys from the operating system's random numbers.
-        Self(
-            RandomState::new().hash_one(0_u8),
-            RandomState::new().hash_one(1_u8),
-        )
+        Self(RandomState::new().hash_one(0_u8), RandomState::new().hash_one(1_u8))
     }
 
     /// The 128 bits that stand for (limit, subject). Two subjects with the same bits would share

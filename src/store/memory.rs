@@ -95,16 +95,12 @@ impl Memory {
 
     /// Changes the cap; a lower one forgets nobody, it only admits no further callers.
     pub fn set_max_keys(&self, max_keys: usize) {
-        self.max_keys_per_shard
-            .store(max_keys.div_ceil(SHARDS), Ordering::Relaxed);
+        self.max_keys_per_shard.store(max_keys.div_ceil(SHARDS), Ordering::Relaxed);
     }
 
     /// How many callers are remembered.
     pub fn keys(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().entries.len())
-            .sum()
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
 
     pub(super) fn limit_id(&self, name: &str) -> LimitId {
@@ -119,10 +115,8 @@ impl Memory {
 
     /// Decides one request's charges: all are charged, or none is.
     pub fn charge_all(&self, charges: &[Charge<'_>], now: Micros) -> Decision {
-        let keys: SmallVec<[u128; 4]> = charges
-            .iter()
-            .map(|c| self.seed.key(c.limit.0, &c.subject))
-            .collect();
+        let keys: SmallVec<[u128; 4]> =
+            charges.iter().map(|c| self.seed.key(c.limit.0, &c.subject)).collect();
         let (order, mut guards) = self.lock(&keys);
         let mut decision = Decision::default();
         let mut open: SmallVec<[Open; 4]> = SmallVec::new();
@@ -136,10 +130,7 @@ impl Memory {
                 }
                 None => {
                     let shared = overflow.get_or_insert_with(|| self.overflow.lock());
-                    (
-                        Place::Overflow,
-                        shared.get(&charge.limit).copied().unwrap_or_default(),
-                    )
+                    (Place::Overflow, shared.get(&charge.limit).copied().unwrap_or_default())
                 }
             };
             let (verdict, after) = charge.quota.check(before, now, charge.cost);
@@ -147,13 +138,7 @@ impl Memory {
                 decision.rejected_by = Some(index);
             }
             decision.verdicts.push(verdict);
-            open.push(Open {
-                key,
-                guard,
-                place,
-                before,
-                after,
-            });
+            open.push(Open { key, guard, place, before, after });
         }
         if decision.rejected_by.is_some() {
             restate(&mut decision.verdicts, charges, &open, now);
@@ -165,9 +150,7 @@ impl Memory {
                 Place::Entry => guards[open.guard].update(open),
                 Place::New => guards[open.guard].insert(charge.limit, open),
                 Place::Overflow => {
-                    overflow
-                        .as_mut()
-                        .map(|shared| shared.insert(charge.limit, open.after));
+                    overflow.as_mut().map(|shared| shared.insert(charge.limit, open.after));
                 }
             }
         }
@@ -179,10 +162,7 @@ impl Memory {
         let mut order: SmallVec<[usize; 4]> = keys.iter().map(|&key| shard_of(key)).collect();
         order.sort_unstable();
         order.dedup();
-        let guards = order
-            .iter()
-            .map(|&shard| self.shards[shard].lock())
-            .collect();
+        let guards = order.iter().map(|&shard| self.shards[shard].lock()).collect();
         (order, guards)
     }
 
@@ -201,17 +181,13 @@ impl Memory {
             let next = self.swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
             self.shards[next].lock().sweep(usize::MAX, &registry, now);
         }
-        self.overflow
-            .lock()
-            .retain(|limit, state| !whole(&registry, *limit, *state, now));
+        self.overflow.lock().retain(|limit, state| !whole(&registry, *limit, *state, now));
     }
 }
 
 impl Shard {
     fn find(&self, key: u128) -> Option<State> {
-        self.entries
-            .find(hash(key), |entry| entry.key == key)
-            .map(|entry| entry.state)
+        self.entries.find(hash(key), |entry| entry.key == key).map(|entry| entry.state)
     }
 
     fn update(&mut self, open: &Open) {
@@ -221,13 +197,8 @@ impl Shard {
     }
 
     fn insert(&mut self, limit: LimitId, open: &Open) {
-        let entry = Entry {
-            key: open.key,
-            state: open.after,
-            limit,
-        };
-        self.entries
-            .insert_unique(hash(open.key), entry, |entry| hash(entry.key));
+        let entry = Entry { key: open.key, state: open.after, limit };
+        self.entries.insert_unique(hash(open.key), entry, |entry| hash(entry.key));
     }
 
     /// Looks at up to `steps` entries, going on where the last search ended, and lets those go
@@ -235,11 +206,9 @@ impl Shard {
     fn sweep(&mut self, steps: usize, registry: &Registry, now: Micros) -> usize {
         let before = self.entries.len();
         if steps >= before {
-            self.entries
-                .retain(|entry| !whole(registry, entry.limit, entry.state, now));
+            self.entries.retain(|entry| !whole(registry, entry.limit, entry.state, now));
             if self.entries.len() < self.entries.capacity() / 4 {
-                self.entries
-                    .shrink_to(self.entries.len() * 2, |entry| hash(entry.key));
+                self.entries.shrink_to(self.entries.len() * 2, |entry| hash(entry.key));
             }
             return before - self.entries.len();
         }
@@ -269,9 +238,7 @@ fn restate(verdicts: &mut [Verdict], charges: &[Charge<'_>], open: &[Open], now:
 }
 
 fn whole(registry: &Registry, limit: LimitId, state: State, now: Micros) -> bool {
-    registry
-        .get(&limit)
-        .is_none_or(|quotas| quotas.iter().all(|q| q.is_whole(state, now)))
+    registry.get(&limit).is_none_or(|quotas| quotas.iter().all(|q| q.is_whole(state, now)))
 }
 
 fn shard_of(key: u128) -> usize {
@@ -295,14 +262,7 @@ mod tests {
     const NOW: Micros = 1_700_000_000 * SECOND;
 
     fn quota(count: u32) -> Quota {
-        Quota::token_bucket(
-            Rate {
-                count,
-                window: 60 * SECOND,
-            },
-            None,
-        )
-        .unwrap()
+        Quota::token_bucket(Rate { count, window: 60 * SECOND }, None).unwrap()
     }
 
     fn ip(n: u32) -> [Part<'static>; 1] {
@@ -310,26 +270,13 @@ mod tests {
     }
 
     fn charge<'a>(limit: LimitId, quota: &'a Quota, parts: &'a [Part<'a>]) -> Charge<'a> {
-        Charge {
-            limit,
-            quota,
-            subject: Subject(parts),
-            cost: 1,
-            shadow: false,
-        }
+        Charge { limit, quota, subject: Subject(parts), cost: 1, shadow: false }
     }
 
     fn store(max_keys: usize, quotas: &[(&str, Quota)]) -> (Memory, Vec<LimitId>) {
         let store = Memory::new(max_keys);
-        let ids: Vec<_> = quotas
-            .iter()
-            .map(|(name, _)| store.limit_id(name))
-            .collect();
-        let registry = ids
-            .iter()
-            .zip(quotas)
-            .map(|(id, (_, q))| (*id, [*q].into()))
-            .collect();
+        let ids: Vec<_> = quotas.iter().map(|(name, _)| store.limit_id(name)).collect();
+        let registry = ids.iter().zip(quotas).map(|(id, (_, q))| (*id, [*q].into())).collect();
         store.adopt(registry);
         (store, ids)
     }
@@ -366,10 +313,8 @@ mod tests {
         let (wide, narrow) = (quota(10), quota(1));
         let (store, ids) = store(1000, &[("ip", wide), ("key", narrow)]);
         let caller = ip(1);
-        let layers = [
-            charge(ids[0], &wide, &caller),
-            charge(ids[1], &narrow, &[Part::ApiKey("acme")]),
-        ];
+        let layers =
+            [charge(ids[0], &wide, &caller), charge(ids[1], &narrow, &[Part::ApiKey("acme")])];
         assert_eq!(store.charge_all(&layers, NOW).verdicts[0].remaining, 9);
         for _ in 0..5 {
             let decision = store.charge_all(&layers, NOW);
@@ -385,27 +330,14 @@ mod tests {
         let (wide, narrow) = (quota(5), quota(2));
         let (store, ids) = store(1000, &[("live", wide), ("shadow", narrow)]);
         let caller = ip(1);
-        let shadow = Charge {
-            shadow: true,
-            ..charge(ids[1], &narrow, &caller)
-        };
+        let shadow = Charge { shadow: true, ..charge(ids[1], &narrow, &caller) };
         let layers = [charge(ids[0], &wide, &caller), shadow];
         let seen: Vec<_> = (0..6)
             .map(|_| store.charge_all(&layers, NOW))
             .map(|d| (d.rejected_by.is_none(), d.verdicts[1].allowed))
             .collect();
         let (yes, no) = (true, false);
-        assert_eq!(
-            seen,
-            [
-                (yes, yes),
-                (yes, yes),
-                (yes, no),
-                (yes, no),
-                (yes, no),
-                (no, no)
-            ]
-        );
+        assert_eq!(seen, [(yes, yes), (yes, yes), (yes, no), (yes, no), (yes, no), (no, no)]);
     }
 
     #[test]
@@ -421,16 +353,9 @@ mod tests {
             admitted += u64::from(decision.rejected_by.is_none());
         }
         assert!(store.keys() <= 1024, "{} keys", store.keys());
-        assert!(
-            admitted <= 1024 + 3,
-            "newcomers share a counter: {admitted}"
-        );
+        assert!(admitted <= 1024 + 3, "newcomers share a counter: {admitted}");
         let limited = store.charge_all(&[charge(ids[0], &quota, &ip(7))], NOW);
-        assert_eq!(
-            limited.rejected_by,
-            Some(0),
-            "the limited caller stays limited"
-        );
+        assert_eq!(limited.rejected_by, Some(0), "the limited caller stays limited");
     }
 
     #[test]

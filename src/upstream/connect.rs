@@ -39,9 +39,7 @@ pub async fn connect(
     let connecting = deadlines.within(limit, dial(endpoint)).await;
     let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
     stream.set_nodelay(true)?;
-    let (sender, connection) = http1::Builder::new()
-        .handshake(TokioIo::new(stream))
-        .await?;
+    let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
     tokio::task::spawn_local(async move {
         // Its errors reach the request that was under way.
         let _ = connection.await;

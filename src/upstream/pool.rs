@@ -34,19 +34,13 @@ pub struct Reused {
 impl Pool {
     /// Nothing in it yet.
     pub fn new(deadlines: Rc<Deadlines>) -> Self {
-        Self {
-            deadlines,
-            idle: RefCell::default(),
-        }
+        Self { deadlines, idle: RefCell::default() }
     }
 
     /// The connection that was used last, if any is left that the backend has not closed.
     pub async fn take(&self, max_idle_ticks: u64) -> Option<Reused> {
         loop {
-            let Idle {
-                mut connection,
-                since,
-            } = self.idle.borrow_mut().pop_back()?;
+            let Idle { mut connection, since } = self.idle.borrow_mut().pop_back()?;
             let idle_ticks = self.deadlines.tick() - since;
             if idle_ticks > max_idle_ticks {
                 // Those before it have been idle even longer.
@@ -54,10 +48,7 @@ impl Pool {
                 return None;
             }
             if connection.sender.is_ready() || connection.sender.ready().await.is_ok() {
-                return Some(Reused {
-                    connection,
-                    idle_ticks,
-                });
+                return Some(Reused { connection, idle_ticks });
             }
         }
     }
@@ -71,10 +62,7 @@ impl Pool {
         if idle.len() == MAX_IDLE {
             idle.pop_front();
         }
-        idle.push_back(Idle {
-            connection,
-            since: self.deadlines.tick(),
-        });
+        idle.push_back(Idle { connection, since: self.deadlines.tick() });
     }
 
     /// Closes what was idle for too long, or was closed by the backend.

@@ -16,10 +16,7 @@ pub struct Reply {
 impl Reply {
     /// A header's value; the test fails if there are several.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self
-            .headers
-            .iter()
-            .filter(|(n, _)| n.eq_ignore_ascii_case(name));
+        let mut values = self.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
         let value = values.next().map(|(_, value)| value.as_str());
         assert!(values.next().is_none(), "{name} is there twice: {self:?}");
         value
@@ -27,9 +24,7 @@ impl Reply {
 
     /// A header's value as a number.
     pub fn number(&self, name: &str) -> u64 {
-        let value = self
-            .header(name)
-            .unwrap_or_else(|| panic!("no {name} in {self:?}"));
+        let value = self.header(name).unwrap_or_else(|| panic!("no {name} in {self:?}"));
         value.parse().expect("a number")
     }
 
@@ -48,13 +43,8 @@ impl Connection {
     pub fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the gateway listens");
         stream.set_nodelay(true).expect("a socket");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .expect("a socket");
-        Self {
-            stream,
-            buffer: Vec::new(),
-        }
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+        Self { stream, buffer: Vec::new() }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
@@ -74,10 +64,7 @@ impl Connection {
         body: &[u8],
     ) -> Reply {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
-        if !headers
-            .iter()
-            .any(|(name, _)| name.eq_ignore_ascii_case("host"))
-        {
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head.push_str("host: example.test\r\n");
         }
         for (name, value) in headers {
@@ -203,14 +190,9 @@ impl Connection {
 
 pub fn fields(headers: &[httparse::Header<'_>]) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    headers
-        .iter()
-        .map(|h| (h.name.to_ascii_lowercase(), text(h.value)))
-        .collect()
+    headers.iter().map(|h| (h.name.to_ascii_lowercase(), text(h.value))).collect()
 }
 
 pub fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }

@@ -47,16 +47,12 @@ impl Sink {
     pub fn lines(&self) -> Vec<serde_json::Value> {
         let bytes = self.0.lock().clone();
         let lines = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        lines
-            .map(|line| serde_json::from_slice(line).expect("a line is JSON"))
-            .collect()
+        lines.map(|line| serde_json::from_slice(line).expect("a line is JSON")).collect()
     }
 
     /// Waits until there are `count` lines.
     pub fn wait_for(&self, count: usize) -> Vec<serde_json::Value> {
-        eventually("log lines", || {
-            Some(self.lines()).filter(|lines| lines.len() >= count)
-        })
+        eventually("log lines", || Some(self.lines()).filter(|lines| lines.len() >= count))
     }
 }
 
@@ -83,12 +79,7 @@ impl Gateway {
             access_log: Box::new(log.clone()),
             ..Options::new(&path)
         })?;
-        Ok(Self {
-            server: Some(server),
-            folder,
-            clock,
-            log,
-        })
+        Ok(Self { server: Some(server), folder, clock, log })
     }
 
     pub fn server(&self) -> &Server {
@@ -154,9 +145,7 @@ impl Gateway {
 
     /// Statuses of so many requests for the same path.
     pub fn statuses(&self, path: &str, headers: &[(&str, &str)], count: usize) -> Vec<u16> {
-        (0..count)
-            .map(|_| self.get_with(path, headers).status)
-            .collect()
+        (0..count).map(|_| self.get_with(path, headers).status).collect()
     }
 
     pub fn stop(mut self) {
@@ -167,11 +156,7 @@ impl Gateway {
 }
 
 fn complete(yaml: &str) -> String {
-    if yaml.contains("listen:") {
-        yaml.to_owned()
-    } else {
-        format!("listen: 127.0.0.1:0\n{yaml}")
-    }
+    if yaml.contains("listen:") { yaml.to_owned() } else { format!("listen: 127.0.0.1:0\n{yaml}") }
 }
 
 /// A configuration with one catch-all route and these limits on it.
@@ -194,10 +179,7 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = attempt() {
             return answer;
         }
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "{what} never came"
-        );
+        assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
