@@ -60,11 +60,10 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
         return page;
     }
     match path {
-        "/livez" => text(StatusCode::OK, "ok\n".into()),
         "/readyz" if gateway.is_draining() => {
             text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
         }
-        "/readyz" => text(StatusCode::OK, "ok\n".into()),
+        "/livez" | "/readyz" => text(StatusCode::OK, "ok\n".into()),
         "/metrics" => metrics(request, gateway),
         _ => text(StatusCode::NOT_FOUND, "there is /livez, /readyz and /metrics\n".into()),
     }

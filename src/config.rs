@@ -121,14 +121,14 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let mut names = Names::default();
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
     let upstreams = upstreams::read_all(&mut fields, cx);
+    let server: model::Server = fields.optional("server", cx).unwrap_or_default();
     let shared = routes::Shared {
         callers: &callers,
         upstreams: &upstreams,
-        max_body_bytes: edge::default_max_body(&mut fields, cx),
+        max_body_bytes: server.max_body_bytes,
     };
     let routes = routes::read_all(&mut fields, &shared, &mut names, cx);
     let headers = fields.optional("headers", cx).unwrap_or_default();
-    let server = fields.optional("server", cx).unwrap_or_default();
     let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
     fields.later(&["overload", "telemetry"]);
     fields.finish(cx);

@@ -405,7 +405,7 @@ impl Control {
         match (&config.admin, &mut self.admin_listener) {
             (None, _) => self.stop_admin(),
             (Some(admin), Some(running)) if running.address == admin.address => {
-                *running.token.lock() = admin.token.clone();
+                running.token.lock().clone_from(&admin.token);
             }
             (Some(admin), _) => {
                 let socket = bind(admin.address)?;

@@ -212,7 +212,7 @@ impl Snapshot {
     }
 }
 
-/// ip, user, api_key, other, global; within a layer as written, those for all routes first.
+/// ip, user, `api_key`, other, global; within a layer as written, those for all routes first.
 fn in_order(limits: impl Iterator<Item = Arc<Limit>>) -> Box<[Arc<Limit>]> {
     let mut limits: Vec<_> = limits.collect();
     limits.sort_by_key(|limit| limit.layer);

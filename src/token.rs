@@ -30,7 +30,7 @@ pub struct Rules {
 
 struct Key {
     id: Option<String>,
-    key: DecodingKey,
+    decoding: DecodingKey,
     validation: Validation,
 }
 
@@ -80,9 +80,9 @@ pub enum KeySetError {
 impl Verifier {
     /// Believes HS256 tokens signed with a shared secret.
     pub fn with_secret(secret: &[u8], rules: Rules) -> Self {
-        let key = DecodingKey::from_secret(secret);
+        let decoding = DecodingKey::from_secret(secret);
         let validation = validation(&[Algorithm::HS256]);
-        Self { keys: vec![Key { id: None, key, validation }], rules }
+        Self { keys: vec![Key { id: None, decoding, validation }], rules }
     }
 
     /// Believes tokens signed by the keys of a JSON Web Key Set.
@@ -94,10 +94,10 @@ impl Verifier {
             if algorithms.is_empty() {
                 continue; // encryption keys, curves and key types we do not verify
             }
-            let key = DecodingKey::from_jwk(jwk).map_err(|e| KeySetError::BadKey(index, e))?;
+            let decoding = DecodingKey::from_jwk(jwk).map_err(|e| KeySetError::BadKey(index, e))?;
             keys.push(Key {
                 id: jwk.common.key_id.clone(),
-                key,
+                decoding,
                 validation: validation(&algorithms),
             });
         }
@@ -116,7 +116,7 @@ impl Verifier {
             if !key.validation.algorithms.contains(&header.alg) {
                 return None;
             }
-            decode::<Map<String, Value>>(token, &key.key, &key.validation).ok()
+            decode::<Map<String, Value>>(token, &key.decoding, &key.validation).ok()
         });
         self.rules.apply(&believed.ok_or(TokenError::Invalid)?.claims, now)
     }

@@ -126,7 +126,9 @@ fn connections_are_capped() {
     let backend = Backend::start();
     let gateway = guarded(&backend, "max_connections: 3");
     let mut kept: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
-    kept.iter_mut().for_each(|connection| assert_eq!(connection.get("/").status, 200));
+    for connection in &mut kept {
+        assert_eq!(connection.get("/").status, 200);
+    }
     let mut beyond = gateway.connect();
     assert!(beyond.is_closed());
     kept.pop();

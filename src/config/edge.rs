@@ -157,8 +157,6 @@ fn size(node: &Node, cx: &mut Context<'_>) -> Option<u64> {
     parsed(node, cx, "a size", grammar::size)
 }
 
-const MAX_BODY_BYTES: u64 = 10 << 20;
-
 impl Default for Server {
     fn default() -> Self {
         Self {
@@ -166,7 +164,7 @@ impl Default for Server {
             idle_timeout: Duration::from_secs(75),
             max_headers: 100,
             max_header_bytes: 64 << 10,
-            max_body_bytes: Some(MAX_BODY_BYTES),
+            max_body_bytes: Some(10 << 20),
             max_connections: 20_000,
             shutdown_grace: Duration::from_secs(30),
         }
@@ -203,7 +201,7 @@ impl Read for Server {
             idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
             max_headers: max_headers.unwrap_or(default.max_headers),
             max_header_bytes: max_header_bytes.unwrap_or(default.max_header_bytes),
-            max_body_bytes: max_body(&mut fields, cx).unwrap_or(default.max_body_bytes),
+            max_body_bytes: max_body(&mut fields, cx, default.max_body_bytes),
             max_connections: max_connections.unwrap_or(default.max_connections),
             shutdown_grace: fields.optional("shutdown_grace", cx).unwrap_or(default.shutdown_grace),
         };
@@ -229,21 +227,19 @@ pub(super) fn positive(
     value
 }
 
-/// `max_body_bytes`: a size, or `none` for no limit. The outer `None`: not given.
-pub(super) fn max_body(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Option<u64>> {
-    let node = fields.get("max_body_bytes")?;
-    match &node.kind {
-        Kind::Scalar(scalar) if scalar.text == "none" => Some(None),
-        _ => size(node, cx).map(Some),
+/// `max_body_bytes`: a size, or `none` for no limit.
+pub(super) fn max_body(
+    fields: &mut Fields<'_>,
+    cx: &mut Context<'_>,
+    default: Option<u64>,
+) -> Option<u64> {
+    match fields.get("max_body_bytes") {
+        None => default,
+        Some(node) => match &node.kind {
+            Kind::Scalar(scalar) if scalar.text == "none" => None,
+            _ => size(node, cx),
+        },
     }
-}
-
-/// What routes take unless they say otherwise; errors are reported when `server` itself is read.
-pub(super) fn default_max_body(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<u64> {
-    let known = cx.problems.len();
-    let server: Server = fields.optional("server", cx).unwrap_or_default();
-    cx.problems.truncate(known);
-    server.max_body_bytes
 }
 
 /// `logging`: the access log, or `None` when it is off.

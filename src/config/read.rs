@@ -120,7 +120,7 @@ impl Read for Duration {
     }
 }
 
-/// Numbers and booleans are typed by serde_yaml, which knows YAML's rules for them.
+/// Numbers and booleans are typed by `serde_yaml`, which knows YAML's rules for them.
 fn plain<T: serde::de::DeserializeOwned>(
     node: &Node,
     cx: &mut Context<'_>,

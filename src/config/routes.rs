@@ -93,7 +93,7 @@ fn route(
     );
     let strip_prefix = rewrite(&mut fields, path.as_ref().map(|path| &path.value), cx);
     let (set_headers, remove_headers) = request_headers(&mut fields, cx);
-    let max_body_bytes = edge::max_body(&mut fields, cx).unwrap_or(shared.max_body_bytes);
+    let max_body_bytes = edge::max_body(&mut fields, cx, shared.max_body_bytes);
     fields.later(&["priority"]);
     fields.finish(cx);
     Some(Route {

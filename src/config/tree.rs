@@ -357,12 +357,12 @@ mod tests {
 
     #[test]
     fn an_alias_bomb_is_refused() {
-        let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
-        for level in 1..9 {
-            let below = format!("*a{}", level - 1);
-            let list = vec![below; 10].join(", ");
-            text.push_str(&format!("a{level}: &a{level} [{list}]\n"));
-        }
+        let level = |level: usize| {
+            let below = vec![format!("*a{}", level - 1); 10].join(", ");
+            format!("a{level}: &a{level} [{below}]\n")
+        };
+        let first = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        let text: String = std::iter::once(first).chain((1..9).map(level)).collect();
         assert!(parse(&text, &env).unwrap_err().message.contains("too large"));
     }
 

@@ -1,7 +1,7 @@
 //! Notices that a file of the configuration may have changed.
 //!
 //! Folders are watched, not files: editors replace a file by another one, and a Kubernetes
-//! ConfigMap swaps a symbolic link two levels up. Whether anything really changed is for the
+//! `ConfigMap` swaps a symbolic link two levels up. Whether anything really changed is for the
 //! reader of the files to say, so too many notices do no harm.
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};

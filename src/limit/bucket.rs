@@ -192,7 +192,7 @@ mod tests {
         }
 
         fn remaining(&self, now: Micros, cost: u64) -> u64 {
-            (0..).take_while(|n| self.admits(now, (n + 1) * cost)).count() as u64
+            (1..=self.size).take_while(|n| self.admits(now, n * cost)).count() as u64
         }
     }
 

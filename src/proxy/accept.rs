@@ -114,7 +114,7 @@ impl Activity {
         match self.phase.get() {
             Phase::Busy => deadline.clear(),
             Phase::Head => {
-                deadline.set_from(self.since.get(), ticks(snapshot.server.header_timeout))
+                deadline.set_from(self.since.get(), ticks(snapshot.server.header_timeout));
             }
             Phase::Idle => deadline.set_from(self.since.get(), ticks(snapshot.server.idle_timeout)),
         }
@@ -158,7 +158,6 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
 
     match outcome {
         Some(Err(error)) if error.is_parse() => worker.gateway.metrics.refuse(Refused::BadRequest),
-        Some(_) => {}
         None if peer.activity.phase.get() == Phase::Head => {
             worker.gateway.metrics.refuse(Refused::HeaderTimeout);
             let mut stream = connection.into_parts().io.into_inner().stream;
@@ -167,7 +166,7 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
             // One try; whoever does not read it has been told.
             let _ = worker.deadlines.within(crate::deadline::TICK, stream.write_all(answer)).await;
         }
-        None => {}
+        _ => {}
     }
 }
 

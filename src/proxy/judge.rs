@@ -5,7 +5,7 @@ use super::address::Origin;
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
-use crate::clock::{Micros, SECOND};
+use crate::clock::{Micros, SECOND, micros};
 use crate::config::model::{Attribute, Layer};
 use crate::limit::Verdict;
 use crate::snapshot::Limit;
@@ -75,7 +75,9 @@ pub(super) async fn judge(
     };
     let limits = exchange.limits();
     if caller.exempt {
-        limits.iter().for_each(|limit| limit.metrics.exempt.increment());
+        for limit in limits {
+            limit.metrics.exempt.increment();
+        }
         return (Judgement::default(), Ok(Admission { delay: 0 }));
     }
     let (parts, claims) = claims(limits, origin.counted, caller, headers, refused);
@@ -205,7 +207,8 @@ impl Judgement {
 /// `Retry-After`: whole seconds, rounded up, at least one. Jitter spreads callers who would all
 /// come back in the same second; it is added, never taken away.
 pub fn retry_after_seconds(retry_after: Micros, jitter: f64) -> u64 {
-    let extra = (retry_after as f64 * jitter * fastrand::f64()) as u64;
+    let most = Duration::from_micros(retry_after).mul_f64(jitter);
+    let extra = fastrand::u64(..=micros(most));
     retry_after.saturating_add(extra).div_ceil(SECOND).max(1)
 }
 

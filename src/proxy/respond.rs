@@ -147,7 +147,7 @@ fn challenge(headers: &mut HeaderMap, refusal: &Refusal, snapshot: &Snapshot) {
     if key && let Some(keys) = &snapshot.identity.api_key {
         match &keys.place {
             KeyPlace::Header(name) => {
-                append(headers, &format!("ApiKey {REALM}, header=\"{name}\""))
+                append(headers, &format!("ApiKey {REALM}, header=\"{name}\""));
             }
             KeyPlace::Query(name) => append(headers, &format!("ApiKey {REALM}, query=\"{name}\"")),
         }

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_route_wins_in_any_order() {
-        let mut routes = vec![
+        let mut routes = [
             ("anything", route(&[], "/", &[])),
             ("api", route(&[], "/api/*", &[])),
             ("search", route(&[], "/api/v1/search/*", &[])),

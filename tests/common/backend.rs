@@ -146,7 +146,7 @@ impl Shared {
 }
 
 fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
-    let mut bytes = [0; 65536];
+    let mut bytes = vec![0; 65536];
     let count = stream.read(&mut bytes).ok().filter(|count| *count > 0)?;
     buffer.extend_from_slice(&bytes[..count]);
     Some(())

@@ -33,6 +33,9 @@ impl Reply {
     }
 }
 
+/// Names and values.
+pub type Fields = Vec<(String, String)>;
+
 /// One connection.
 pub struct Connection {
     pub stream: TcpStream,
@@ -122,7 +125,7 @@ impl Connection {
         })
     }
 
-    fn chunked(&mut self) -> Option<(Vec<u8>, Vec<(String, String)>)> {
+    fn chunked(&mut self) -> Option<(Vec<u8>, Fields)> {
         let mut body = Vec::new();
         loop {
             let line = self.line()?;
@@ -188,7 +191,7 @@ impl Connection {
     }
 }
 
-pub fn fields(headers: &[httparse::Header<'_>]) -> Vec<(String, String)> {
+pub fn fields(headers: &[httparse::Header<'_>]) -> Fields {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     headers.iter().map(|h| (h.name.to_ascii_lowercase(), text(h.value))).collect()
 }
