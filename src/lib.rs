@@ -1,4 +1,35 @@
 //! Sluice: a reverse-proxy API gateway with rate limiting built in.
+//!
+//! # Life of a request
+//!
+//! Each step is a file of [`proxy`], in the order in which their names sort;
+//! [`proxy::handle`] calls them one after the other.
+//!
+//! 1. [`accept`](proxy::accept): a worker takes the connection; hyper reads the head within its
+//!    time-out.
+//! 2. [`address`](proxy::address): the caller's address, from the peer or from trusted proxies.
+//! 3. [`destination`](proxy::destination): exactly one host, one spelling of the path → the route.
+//! 4. [`identify`](proxy::identify): the user and the API key, verified.
+//! 5. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
+//! 6. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
+//!    bodies stream both ways.
+//! 7. [`respond`](proxy::respond): the answer's head, with what the limits say; or a refusal, which
+//!    is a head and nothing else.
+//!
+//! # Layout
+//!
+//! | part | what it is |
+//! | --- | --- |
+//! | [`config`] | `gateway.yaml` → types, or everything that is wrong with it |
+//! | [`snapshot`] | configuration → one immutable generation that requests run on |
+//! | [`gateway`] | what lives as long as the process; a reload swaps the snapshot |
+//! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
+//! | [`limit`], [`store`] | the algorithms as pure functions, and where their states live |
+//! | [`upstream`] | endpoints, balancing, pooled connections |
+//! | [`metrics`], [`access_log`], [`admin`] | what the operator sees |
+//! | [`clock`], [`deadline`] | the only places that know the time |
+//! | [`path`], [`token`] | one spelling for paths; which tokens are believed |
+
 pub mod access_log;
 pub mod admin;
 pub mod cli;
