@@ -343,3 +343,34 @@ fn an_old_client_gets_an_answer_it_can_read() {
     assert_eq!((reply.status, reply.text()), (200, "ok"));
     assert_eq!(reply.header("transfer-encoding"), None);
 }
+
+#[test]
+fn an_answer_before_the_end_of_the_upload_holds_up_nobody() {
+    let early = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let yaml = format!(
+        "upstreams: {{ early: 'http://{}' }}\nroutes: [{{ path: /early, upstream: early }}]\n",
+        early.local_addr().unwrap()
+    );
+    let gateway = Gateway::start(&yaml);
+    let answering = std::thread::spawn(move || {
+        let mut answered = 0;
+        while answered < 2 {
+            let (mut stream, _) = early.accept().unwrap();
+            let mut bytes = [0; 4096];
+            if stream.read(&mut bytes).is_ok_and(|count| count > 0) {
+                answered += 1;
+                stream.write_all(&ok("early")).unwrap();
+                std::thread::spawn(move || drop(stream.read(&mut bytes)));
+            }
+        }
+    });
+    let head = b"POST /early HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nabc";
+    let mut uploading = gateway.connect();
+    uploading.write(head);
+    assert_eq!(uploading.read_reply("POST").text(), "early");
+    // The next request does not wait for the rest of the first one's body.
+    let mut next = gateway.connect();
+    next.write(head);
+    assert_eq!(next.read_reply("POST").text(), "early");
+    answering.join().unwrap();
+}

@@ -60,7 +60,7 @@ async fn send(
 ) -> Result<(Connection, Response<Incoming>), Refusal> {
     let deadlines = &exchange.worker.deadlines;
     let limits = &upstream.timeouts;
-    while let Some(Reused { connection, idle_ticks }) = pool.take(ticks(limits.idle)).await {
+    while let Some(Reused { connection, idle_ticks }) = pool.take(ticks(limits.idle)) {
         let stale = TICK * u32::try_from(idle_ticks).unwrap_or(u32::MAX) >= STALE;
         let copy = if stale { repeatable(&request) } else { None };
         match exchange_heads(exchange, limits.response, connection, request).await {

@@ -38,24 +38,26 @@ impl Pool {
     }
 
     /// The connection that was used last, if any is left that the backend has not closed.
-    pub async fn take(&self, max_idle_ticks: u64) -> Option<Reused> {
-        loop {
-            let Idle { mut connection, since } = self.idle.borrow_mut().pop_back()?;
+    pub fn take(&self, max_idle_ticks: u64) -> Option<Reused> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(Idle { connection, since }) = idle.pop_back() {
             let idle_ticks = self.deadlines.tick() - since;
             if idle_ticks > max_idle_ticks {
                 // Those before it have been idle even longer.
-                self.idle.borrow_mut().clear();
+                idle.clear();
                 return None;
             }
-            if connection.sender.is_ready() || connection.sender.ready().await.is_ok() {
+            if connection.sender.is_ready() {
                 return Some(Reused { connection, idle_ticks });
             }
         }
+        None
     }
 
-    /// Keeps a connection whose exchange is over.
+    /// Keeps a connection whose exchange is over. One that is not ready for the next request is
+    /// closed: the backend answered before it had the whole request, or has hung up.
     pub fn put(&self, connection: Connection) {
-        if connection.sender.is_closed() {
+        if !connection.sender.is_ready() {
             return;
         }
         let mut idle = self.idle.borrow_mut();
@@ -69,7 +71,7 @@ impl Pool {
     pub fn sweep(&self, max_idle_ticks: u64) {
         let now = self.deadlines.tick();
         let fresh =
-            |idle: &Idle| now - idle.since <= max_idle_ticks && !idle.connection.sender.is_closed();
+            |idle: &Idle| now - idle.since <= max_idle_ticks && idle.connection.sender.is_ready();
         self.idle.borrow_mut().retain(fresh);
     }
 }
