@@ -43,8 +43,7 @@ impl Gateway {
 
     /// Swaps the next generation in.
     pub fn adopt(&self, config: Config) {
-        let Store::Memory(memory) = &self.store;
-        memory.set_max_keys(config.max_keys);
+        self.store.set_max_keys(config.max_keys);
         let previous = self.snapshot.load();
         let lasting =
             Lasting { store: &self.store, metrics: &self.metrics, previous: Some(&previous) };
@@ -65,18 +64,16 @@ impl Gateway {
 
     /// Lets go of callers who are whole again, a part of them at a time.
     pub fn sweep(&self) {
-        let Store::Memory(memory) = &self.store;
-        memory.sweep(16, self.clock.now());
+        self.store.sweep(self.clock.now());
     }
 
     /// Numbers for the metrics page.
     pub fn readings(&self) -> Readings {
         let snapshot = self.snapshot.load();
-        let Store::Memory(memory) = &self.store;
         Readings {
             generation: snapshot.generation,
             loaded_at: snapshot.loaded_at / SECOND,
-            memory_keys: memory.keys(),
+            memory_keys: self.store.keys(),
         }
     }
 }

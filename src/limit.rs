@@ -56,10 +56,16 @@ pub enum QuotaError {
     /// Larger than the arithmetic is exact for.
     #[error("a burst must be at most {MAX_BURST}")]
     BurstTooLarge,
+    /// Nobody would live to see it whole again.
+    #[error("at this rate a used-up burst would take more than 100 years to come back")]
+    TooSlow,
 }
 
 /// The largest bucket: half of what the state can count, so that debts fit as well.
 pub const MAX_BURST: u32 = u32::MAX / 2;
+
+/// The longest time until a used-up limit is whole again.
+const MAX_RESET: Micros = 36_525 * 86_400 * SECOND;
 
 /// The longest window.
 pub const MAX_WINDOW: Micros = 366 * 86_400 * SECOND;

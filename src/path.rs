@@ -3,7 +3,8 @@
 //! Routes are matched on the normalised path and the same bytes are forwarded, so a limit on
 //! `/login` cannot be walked around by `/%6Cogin`, `//login` or `/x/../login`:
 //! percent-encoded unreserved characters are decoded, other escapes get capital digits, slashes
-//! are merged, dot segments removed.
+//! are merged, dot segments removed. What a backend might yet take for a dot segment, such as
+//! `..%2F` or `..;`, is refused.
 
 use std::borrow::Cow;
 
@@ -16,6 +17,9 @@ pub enum PathError {
     /// `%` without two hexadecimal digits behind it.
     #[error("a '%' needs two hexadecimal digits behind it")]
     BadEscape,
+    /// `..%2F`, `%5C..` or `..;`: some backends see a dot segment in it, others do not.
+    #[error("a dot segment must not hide behind an escape or a ';'")]
+    HiddenDots,
     /// A control character, white space, a backslash, a fragment, or a byte beyond ASCII; or an
     /// escaped NUL.
     #[error("a path holds printable ASCII only, neither '#' nor '\\', and no %00")]
@@ -57,6 +61,7 @@ fn rewrite(path: &str) -> Result<String, PathError> {
                     out.push('/');
                 }
             }
+            _ if hides_dots(segment) => return Err(PathError::HiddenDots),
             _ => {
                 out.push('/');
                 out.push_str(segment);
@@ -64,6 +69,13 @@ fn rewrite(path: &str) -> Result<String, PathError> {
         }
     }
     Ok(out)
+}
+
+/// Whether a backend that decodes `%2F` and `%5C`, or cuts segments at `;`, would see `.` or `..`.
+fn hides_dots(segment: &str) -> bool {
+    let parts = segment.split("%2F").flat_map(|part| part.split("%5C"));
+    let mut names = parts.map(|part| part.split_once(';').map_or(part, |(name, _)| name));
+    names.any(|name| matches!(name, "." | ".."))
 }
 
 /// Decodes unreserved characters; other escapes stay, with capital digits.
@@ -144,6 +156,16 @@ mod tests {
         }
         for bad in ["/%00", "/a b", "/a\\b", "/a#b", "/\u{e4}", "/\u{7f}", "/a\tb"] {
             assert_eq!(normalise(bad), Err(PathError::BadByte), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dot_segments_cannot_hide() {
+        for bad in ["/a/..%2Fb", "/a/%2e%2e%2fb", "/..%5cb", "/a/..;/b", "/a/.;x/b", "/x%2F../b"] {
+            assert_eq!(normalise(bad), Err(PathError::HiddenDots), "{bad}");
+        }
+        for good in ["/a%2Fb", "/a;b=1", "/a..%2Fb", "/...;x", "/a.;b"] {
+            assert_eq!(normalise(good).unwrap(), good);
         }
     }
 

@@ -55,8 +55,9 @@ impl Decision {
     }
 
     /// How long an admitted request waits for its turn: the longest any limit asks for.
-    pub fn delay(&self) -> Micros {
-        self.verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(0)
+    pub fn delay(&self, charges: &[Charge<'_>]) -> Micros {
+        let enforcing = charges.iter().zip(&self.verdicts).filter(|(charge, _)| !charge.shadow);
+        enforcing.map(|(_, verdict)| verdict.delay).max().unwrap_or(0)
     }
 }
 
@@ -89,6 +90,27 @@ impl Store {
     pub fn limit_id(&self, name: &str) -> LimitId {
         match self {
             Self::Memory(memory) => memory.limit_id(name),
+        }
+    }
+
+    /// Changes how many callers are remembered.
+    pub fn set_max_keys(&self, max_keys: usize) {
+        match self {
+            Self::Memory(memory) => memory.set_max_keys(max_keys),
+        }
+    }
+
+    /// How many callers are remembered here.
+    pub fn keys(&self) -> usize {
+        match self {
+            Self::Memory(memory) => memory.keys(),
+        }
+    }
+
+    /// Lets go of callers who are whole again, a part of them at a time.
+    pub fn sweep(&self, now: Micros) {
+        match self {
+            Self::Memory(memory) => memory.sweep(16, now),
         }
     }
 

@@ -12,7 +12,7 @@
 //! Nothing is rounded, so the long-run rate is the one that was written. N/W is kept in lowest
 //! terms, which keeps products small; what exceeds 64 bits is computed in 128.
 
-use super::{MAX_BURST, MAX_WINDOW, QuotaError, Rate, State, Verdict};
+use super::{MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State, Verdict};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,11 @@ impl Bucket {
             () if rate.window > MAX_WINDOW => Err(QuotaError::WindowTooLong),
             () if size == 0 => Err(QuotaError::ZeroBurst),
             () if size > MAX_BURST => Err(QuotaError::BurstTooLarge),
+            () if u128::from(size) * u128::from(rate.window)
+                > u128::from(rate.count) * u128::from(MAX_RESET) =>
+            {
+                Err(QuotaError::TooSlow)
+            }
             () => {
                 let common = gcd(u64::from(rate.count), rate.window);
                 let count = (u64::from(rate.count) / common) as u32;
@@ -99,32 +104,20 @@ impl Bucket {
         let carry = u64::from(state.carry).min(count - 1);
         let elapsed = now.saturating_sub(state.stamp);
         let now = now.max(state.stamp);
+        // In 64 bits wherever that is enough: all but callers who were away for months.
         let (back, progress) = match elapsed.checked_mul(count).and_then(|p| p.checked_add(carry)) {
             Some(progress) => (progress / self.window, progress % self.window),
-            None => return self.drain_wide(state.used, elapsed, carry, now),
+            None => {
+                let progress = u128::from(elapsed) * u128::from(count) + u128::from(carry);
+                let window = u128::from(self.window);
+                (u64::try_from(progress / window).unwrap_or(u64::MAX), (progress % window) as u64)
+            }
         };
         if back >= u64::from(state.used) {
             return State { used: 0, carry: 0, stamp: now };
         }
         State {
             used: state.used - back as u32,
-            carry: (progress % count) as u32,
-            stamp: now - progress / count,
-        }
-    }
-
-    /// The same in 128 bits, for a caller who was away for months or a very fast rate.
-    #[cold]
-    fn drain_wide(&self, used: u32, elapsed: Micros, carry: u64, now: Micros) -> State {
-        let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);
-        let (back, progress) =
-            (progress / u128::from(self.window), (progress % u128::from(self.window)) as u64);
-        if back >= u128::from(used) {
-            return State { used: 0, carry: 0, stamp: now };
-        }
-        let count = u64::from(self.count);
-        State {
-            used: used - back as u32,
             carry: (progress % count) as u32,
             stamp: now - progress / count,
         }

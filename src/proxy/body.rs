@@ -207,13 +207,19 @@ impl HttpBody for Body {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(&mut body.incoming).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => body.bytes += frame.data_ref().map_or(0, Bytes::len) as u64,
-            Some(Err(_)) => body.lease = None,
-            None => {}
-        }
-        // hyper does not ask again once the announced length has passed.
-        if frame.is_none() || body.incoming.is_end_stream() {
+        // hyper does not ask again once the announced length, or a trailer, has passed.
+        let ended = match &frame {
+            None => true,
+            Some(Err(_)) => {
+                body.lease = None;
+                false
+            }
+            Some(Ok(frame)) => {
+                body.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                frame.is_trailers() || body.incoming.is_end_stream()
+            }
+        };
+        if ended {
             body.end();
         }
         Poll::Ready(frame)

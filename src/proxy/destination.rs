@@ -59,6 +59,9 @@ impl Destination {
     }
 }
 
+/// The longest name that DNS knows, and a dot.
+const MAX_HOST: usize = 254;
+
 /// hyper has refused conflicting lengths already; it accepts a list of transfer codings that ends
 /// in `chunked`, which not every parser does.
 fn check_framing<B>(request: &Request<B>) -> Result<(), Refusal> {
@@ -104,10 +107,10 @@ fn host(authority: &HeaderValue) -> Result<String, Refusal> {
         });
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&b);
     let name_fits = host.starts_with('[') || (!host.is_empty() && host.bytes().all(plain));
-    if !port_fits || !name_fits {
+    if !port_fits || !name_fits || host.len() > MAX_HOST {
         return Err(BAD);
     }
-    Ok(host.trim_end_matches('.').to_ascii_lowercase())
+    Ok(host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::address::Origin;
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
-use crate::clock::{Micros, SECOND, micros};
+use crate::clock::{Micros, SECOND};
 use crate::config::model::{Attribute, Layer};
 use crate::limit::Verdict;
 use crate::snapshot::Limit;
@@ -111,7 +111,7 @@ pub(super) async fn judge(
     judgement.count(limits);
     let ruling = match layer {
         None => {
-            let admission = Admission { delay: decision.delay() };
+            let admission = Admission { delay: decision.delay(&charges) };
             admission.turn().await;
             Ok(admission)
         }
@@ -205,11 +205,11 @@ impl Judgement {
 }
 
 /// `Retry-After`: whole seconds, rounded up, at least one. Jitter spreads callers who would all
-/// come back in the same second; it is added, never taken away.
+/// come back in the same second: up to that share of the seconds is added, nothing taken away.
 pub fn retry_after_seconds(retry_after: Micros, jitter: f64) -> u64 {
-    let most = Duration::from_micros(retry_after).mul_f64(jitter);
-    let extra = fastrand::u64(..=micros(most));
-    retry_after.saturating_add(extra).div_ceil(SECOND).max(1)
+    let seconds = retry_after.div_ceil(SECOND).max(1);
+    let most = Duration::from_secs(seconds).mul_f64(jitter).as_secs();
+    seconds + fastrand::u64(..=most)
 }
 
 #[cfg(test)]
@@ -222,6 +222,7 @@ mod tests {
         assert_eq!(retry_after_seconds(1, 0.0), 1);
         assert_eq!(retry_after_seconds(SECOND, 0.0), 1);
         assert_eq!(retry_after_seconds(SECOND + 1, 0.0), 2);
+        assert!((0..1000).all(|_| retry_after_seconds(SECOND, 0.1) == 1), "a tenth of one is none");
         let seen: Vec<_> = (0..1000).map(|_| retry_after_seconds(100 * SECOND, 0.1)).collect();
         assert!(seen.iter().all(|s| (100..=110).contains(s)));
         assert!(seen.iter().any(|s| *s > 105), "spread");

@@ -10,6 +10,7 @@
 
 use crate::config::model::{Host, PathPattern, Route};
 use http::{HeaderValue, Method};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// All routes by what they answer to.
@@ -17,6 +18,8 @@ use std::collections::HashMap;
 pub struct Router {
     exact_hosts: HashMap<String, Paths>,
     wildcard_hosts: HashMap<String, Paths>,
+    /// Dots in the longest wildcard, that of `*.` included.
+    deepest_host: usize,
     any_host: Paths,
 }
 
@@ -56,7 +59,11 @@ impl Router {
             for host in &route.hosts {
                 let paths = match host {
                     Host::Exact(name) => router.exact_hosts.entry(name.clone()).or_default(),
-                    Host::Below(name) => router.wildcard_hosts.entry(name.clone()).or_default(),
+                    Host::Below(name) => {
+                        let dots = name.matches('.').count() + 1;
+                        router.deepest_host = router.deepest_host.max(dots);
+                        router.wildcard_hosts.entry(name.clone()).or_default()
+                    }
                 };
                 paths.add(route, index);
             }
@@ -87,10 +94,11 @@ impl Router {
 
     fn hosts<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
         let exact = self.exact_hosts.get(host);
-        let dots = if self.wildcard_hosts.is_empty() { "" } else { host };
-        let below = dots
-            .match_indices('.')
-            .filter_map(|(dot, _)| self.wildcard_hosts.get(&host[dot + 1..]));
+        // `a.b.c` is below `b.c` and `c`; longer names than any wildcard's are not looked at.
+        let dots = host.rmatch_indices('.').take(self.deepest_host);
+        let mut below: SmallVec<[&Paths; 4]> =
+            dots.filter_map(|(dot, _)| self.wildcard_hosts.get(&host[dot + 1..])).collect();
+        below.reverse();
         exact.into_iter().chain(below).chain([&self.any_host])
     }
 }

@@ -43,6 +43,8 @@ pub struct Memory {
     registry: ArcSwap<Registry>,
     /// Newcomers beyond the cap, one counter a limit.
     overflow: Mutex<HashMap<LimitId, State>>,
+    /// How many there are, so that the usual case takes no lock.
+    overflowing: AtomicUsize,
     /// Where the background sweep goes on.
     swept: AtomicUsize,
 }
@@ -69,6 +71,9 @@ enum Place {
     Overflow,
 }
 
+/// The overflow counters, locked.
+type Overflow<'a> = MutexGuard<'a, HashMap<LimitId, State>>;
+
 /// One charge under way: found, computed, not yet written.
 struct Open {
     key: u128,
@@ -89,6 +94,7 @@ impl Memory {
             names: Mutex::default(),
             registry: ArcSwap::default(),
             overflow: Mutex::default(),
+            overflowing: AtomicUsize::new(0),
             swept: AtomicUsize::new(0),
         }
     }
@@ -120,13 +126,13 @@ impl Memory {
         let (order, mut guards) = self.lock(&keys);
         let mut decision = Decision::default();
         let mut open: SmallVec<[Open; 4]> = SmallVec::new();
-        let mut overflow = None;
+        let mut overflow: Option<Overflow<'_>> = None;
         for (index, (charge, &key)) in charges.iter().zip(&keys).enumerate() {
             let guard = order.binary_search(&shard_of(key)).unwrap_or_default();
             let (place, before) = match guards[guard].find(key) {
                 Some(state) => (Place::Entry, state),
                 None if self.has_room(&mut guards[guard], charge, now) => {
-                    (Place::New, State::default())
+                    (Place::New, self.newcomer(charge.limit, &mut overflow))
                 }
                 None => {
                     let shared = overflow.get_or_insert_with(|| self.overflow.lock());
@@ -147,10 +153,12 @@ impl Memory {
         for ((charge, verdict), open) in charges.iter().zip(&decision.verdicts).zip(&open) {
             match open.place {
                 _ if !verdict.allowed => {}
-                Place::Entry => guards[open.guard].update(open),
-                Place::New => guards[open.guard].insert(charge.limit, open),
+                Place::Entry | Place::New => guards[open.guard].write(charge.limit, open),
                 Place::Overflow => {
-                    overflow.as_mut().map(|shared| shared.insert(charge.limit, open.after));
+                    if let Some(shared) = &mut overflow {
+                        shared.insert(charge.limit, open.after);
+                        self.overflowing.store(shared.len(), Ordering::Release);
+                    }
                 }
             }
         }
@@ -164,6 +172,16 @@ impl Memory {
         order.dedup();
         let guards = order.iter().map(|&shard| self.shards[shard].lock()).collect();
         (order, guards)
+    }
+
+    /// What a caller begins with who has no entry yet. Whoever was counted in the overflow until
+    /// now could be anybody, so a newcomer begins where the overflow stands.
+    fn newcomer<'a>(&'a self, limit: LimitId, overflow: &mut Option<Overflow<'a>>) -> State {
+        if self.overflowing.load(Ordering::Acquire) == 0 {
+            return State::default();
+        }
+        let shared = overflow.get_or_insert_with(|| self.overflow.lock());
+        shared.get(&limit).copied().unwrap_or_default()
     }
 
     /// Whether a caller never seen may have an entry of their own.
@@ -181,7 +199,9 @@ impl Memory {
             let next = self.swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
             self.shards[next].lock().sweep(usize::MAX, &registry, now);
         }
-        self.overflow.lock().retain(|limit, state| !whole(&registry, *limit, *state, now));
+        let mut overflow = self.overflow.lock();
+        overflow.retain(|limit, state| !whole(&registry, *limit, *state, now));
+        self.overflowing.store(overflow.len(), Ordering::Release);
     }
 }
 
@@ -190,15 +210,17 @@ impl Shard {
         self.entries.find(hash(key), |entry| entry.key == key).map(|entry| entry.state)
     }
 
-    fn update(&mut self, open: &Open) {
-        if let Some(entry) = self.entries.find_mut(hash(open.key), |e| e.key == open.key) {
-            entry.state = open.after;
-        }
-    }
-
-    fn insert(&mut self, limit: LimitId, open: &Open) {
+    /// An entry that was found may be gone: making room for another charge of the same request
+    /// lets go of whoever is whole.
+    fn write(&mut self, limit: LimitId, open: &Open) {
         let entry = Entry { key: open.key, state: open.after, limit };
-        self.entries.insert_unique(hash(open.key), entry, |entry| hash(entry.key));
+        let same = |other: &Entry| other.key == open.key;
+        match self.entries.find_mut(hash(open.key), same) {
+            Some(found) => *found = entry,
+            None => {
+                self.entries.insert_unique(hash(open.key), entry, |entry| hash(entry.key));
+            }
+        }
     }
 
     /// Looks at up to `steps` entries, going on where the last search ended, and lets those go
@@ -356,6 +378,44 @@ mod tests {
         assert!(admitted <= 1024 + 3, "newcomers share a counter: {admitted}");
         let limited = store.charge_all(&[charge(ids[0], &quota, &ip(7))], NOW);
         assert_eq!(limited.rejected_by, Some(0), "the limited caller stays limited");
+    }
+
+    #[test]
+    fn room_that_comes_up_is_no_fresh_allowance() {
+        let (quick, slow) = (quota(60), quota(3));
+        let (store, ids) = store(1024, &[("quick", quick), ("slow", slow)]);
+        let parts: Vec<_> = (0..20_000).map(ip).collect();
+        // Fill every shard with callers who are whole again in a second.
+        for part in &parts {
+            store.charge_all(&[charge(ids[0], &quick, part)], NOW);
+        }
+        // A caller of the slow limit is counted in its overflow, until it is used up.
+        let caller = ip(7_777_777);
+        let asked = |at| store.charge_all(&[charge(ids[1], &slow, &caller)], at);
+        assert_eq!((0..5).filter(|_| asked(NOW).rejected_by.is_none()).count(), 3);
+        // Now there is room for an entry of their own.
+        let later = NOW + SECOND;
+        store.sweep(SHARDS, later);
+        assert!(store.keys() < 1024);
+        assert_eq!(asked(later).rejected_by, Some(0), "they used it all a second ago");
+    }
+
+    #[test]
+    fn making_room_for_one_charge_loses_no_other() {
+        let quota = quota(1);
+        let (store, ids) = store(1, &[("a", quota), ("b", quota)]);
+        let parts: Vec<_> = (0..4096).map(ip).collect();
+        for part in &parts {
+            store.charge_all(&[charge(ids[0], &quota, part)], NOW);
+        }
+        // All are whole: each new pair sweeps the very entry it has just found.
+        let later = NOW + 61 * SECOND;
+        for part in &parts {
+            let layers = [charge(ids[0], &quota, part), charge(ids[1], &quota, part)];
+            if store.charge_all(&layers, later).rejected_by.is_none() {
+                assert_eq!(store.charge_all(&layers, later).rejected_by, Some(0));
+            }
+        }
     }
 
     #[test]
