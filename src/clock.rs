@@ -2,10 +2,11 @@
 //!
 //! Limits count in microseconds since 1970. The system clock is anchored once and then follows
 //! the monotonic clock, so a step of the machine's wall clock neither forgives nor punishes
-//! anybody. Tests take a manual clock and move it themselves.
+//! anybody; what others read (tokens, logs, headers) goes by the wall clock. Tests take a manual
+//! clock and move it themselves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Microseconds: since 1970 for a point in time, otherwise a length of time.
@@ -23,6 +24,8 @@ pub enum Clock {
         epoch: Micros,
         /// The monotonic moment from which time is counted.
         anchor: Instant,
+        /// How far the wall clock has moved away since.
+        drift: Arc<AtomicI64>,
     },
     /// A clock that stands still until a test moves it.
     Manual(Arc<AtomicU64>),
@@ -33,7 +36,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub fn system() -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::System { epoch: micros(epoch), anchor: Instant::now() }
+        Self::System { epoch: micros(epoch), anchor: Instant::now(), drift: Arc::default() }
     }
 
     /// A clock that says `now` until [`advance`](Self::advance) is called.
@@ -44,8 +47,29 @@ impl Clock {
     /// Microseconds since 1970; never less than what it said before.
     pub fn now(&self) -> Micros {
         match self {
-            Self::System { epoch, anchor } => epoch + micros(anchor.elapsed()),
+            Self::System { epoch, anchor, .. } => epoch + micros(anchor.elapsed()),
             Self::Manual(now) => now.load(Ordering::Acquire),
+        }
+    }
+
+    /// What the wall clock said at `moment` of this clock: for what others read, such as logs,
+    /// tokens and headers.
+    pub fn wall(&self, moment: Micros) -> Micros {
+        match self {
+            Self::System { drift, .. } => {
+                moment.saturating_add_signed(drift.load(Ordering::Relaxed))
+            }
+            Self::Manual(_) => moment,
+        }
+    }
+
+    /// Looks at the wall clock; to be called every so often.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    pub fn sync(&self) {
+        if let Self::System { drift, .. } = self {
+            let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let moved = i128::from(micros(wall)) - i128::from(self.now());
+            drift.store(i64::try_from(moved).unwrap_or_default(), Ordering::Relaxed);
         }
     }
 

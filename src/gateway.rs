@@ -62,8 +62,10 @@ impl Gateway {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Lets go of callers who are whole again, a part of them at a time.
-    pub fn sweep(&self) {
+    /// What has to be done every second: callers who are whole again are let go, a part of them at
+    /// a time, and the wall clock is looked at.
+    pub fn tick(&self) {
+        self.clock.sync();
         self.store.sweep(self.clock.now());
     }
 

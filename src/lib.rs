@@ -2,8 +2,7 @@
 //!
 //! # Life of a request
 //!
-//! Each step is a file of [`proxy`], in the order in which their names sort;
-//! [`proxy::handle`] calls them one after the other.
+//! Each step is a file of [`proxy`]; [`proxy::handle`] calls them one after the other.
 //!
 //! 1. [`accept`](proxy::accept): a worker takes the connection; hyper reads the head within its
 //!    time-out.
@@ -28,7 +27,7 @@
 //! | [`upstream`] | endpoints, balancing, pooled connections |
 //! | [`metrics`], [`access_log`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
-//! | [`path`], [`token`] | one spelling for paths; which tokens are believed |
+//! | [`path`], [`token`], [`digest`] | one spelling for paths; which tokens and keys are believed |
 
 pub mod access_log;
 pub mod admin;
@@ -36,6 +35,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod deadline;
+pub mod digest;
 pub mod gateway;
 pub mod limit;
 pub mod metrics;

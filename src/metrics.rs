@@ -66,7 +66,7 @@ pub struct LimitMetrics {
     pub exempt: Counter,
 }
 
-/// Gauges of one worker, on cache lines of their own: only the worker writes them.
+/// Gauges of one worker, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerMetrics {
@@ -75,25 +75,27 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    /// Requests under way, one more or one less.
+    /// Requests under way, one more or one less. Only the worker itself says so, so no locked
+    /// instruction is needed.
     pub fn add_in_flight(&self, by: i64) {
-        add(&self.in_flight, by);
+        let now = self.in_flight.load(Ordering::Relaxed).wrapping_add_signed(by);
+        self.in_flight.store(now, Ordering::Relaxed);
     }
 
-    /// Open connections, one more or one less.
-    pub fn add_connections(&self, by: i64) {
-        add(&self.connections, by);
+    /// A connection is the worker's from now on, whoever accepted it.
+    pub fn assign_connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Open connections.
+    /// A connection has ended.
+    pub fn end_connection(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Open connections, and those on their way to the worker.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
-}
-
-/// Only one thread writes, so no locked instruction is needed.
-fn add(gauge: &AtomicU64, by: i64) {
-    gauge.store(gauge.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
 }
 
 /// Why a connection or a request was refused before a route could count it.

@@ -5,6 +5,7 @@
 
 pub mod connect;
 pub mod pool;
+pub mod upload;
 
 use crate::config::model::{self, Balance, Timeouts};
 use std::net::SocketAddr;
@@ -21,6 +22,8 @@ pub struct Upstream {
     /// How long each step may take.
     pub timeouts: Timeouts,
     balance: Balance,
+    /// Each endpoint's share, relative to the others'.
+    weights: Box<[u32]>,
     /// Endpoints in turn, each as often as its weight says, spread evenly.
     turns: Box<[usize]>,
     turn: AtomicUsize,
@@ -39,7 +42,6 @@ pub struct Endpoint {
     pub name: String,
     /// The address, where the host is one.
     pub address: Option<SocketAddr>,
-    weight: u32,
     in_flight: AtomicU32,
 }
 
@@ -47,18 +49,20 @@ impl Upstream {
     /// Endpoints that were there before go on as they are.
     pub fn new(config: &model::Upstream, before: Option<&Self>) -> Self {
         let known = |endpoint: &model::Endpoint| {
-            before?.endpoints.iter().find(|known| {
-                (&known.host, known.port, known.weight)
-                    == (&endpoint.host, endpoint.port, endpoint.weight)
-            })
+            before?
+                .endpoints
+                .iter()
+                .find(|known| (&known.host, known.port) == (&endpoint.host, endpoint.port))
         };
         let endpoint = |endpoint| {
             known(endpoint).map_or_else(|| Arc::new(Endpoint::new(endpoint)), Arc::clone)
         };
         let endpoints: Box<[_]> = config.endpoints.iter().map(endpoint).collect();
+        let weights: Box<[u32]> = config.endpoints.iter().map(|endpoint| endpoint.weight).collect();
         Self {
             name: config.name.clone(),
-            turns: turns(&endpoints.iter().map(|endpoint| endpoint.weight).collect::<Vec<_>>()),
+            turns: turns(&weights),
+            weights,
             endpoints,
             timeouts: config.timeouts,
             balance: config.balance,
@@ -77,9 +81,15 @@ impl Upstream {
                 // The turns hold each endpoint as often as its weight, so picks are weighted.
                 let pick = || self.turns[fastrand::usize(..self.turns.len())];
                 let (one, other) = (pick(), pick());
-                if self.endpoints[other].load() < self.endpoints[one].load() { other } else { one }
+                if self.load(other) < self.load(one) { other } else { one }
             }
         }
+    }
+
+    /// Requests under way at an endpoint, relative to its weight, in fine units.
+    fn load(&self, index: usize) -> u64 {
+        let in_flight = self.endpoints[index].in_flight.load(Ordering::Relaxed);
+        (u64::from(in_flight) << 16) / u64::from(self.weights[index])
     }
 }
 
@@ -110,14 +120,8 @@ impl Endpoint {
             port: endpoint.port,
             name: format!("{}:{}", endpoint.host, endpoint.port),
             address: host.parse().ok().map(|ip| SocketAddr::new(ip, endpoint.port)),
-            weight: endpoint.weight,
             in_flight: AtomicU32::new(0),
         }
-    }
-
-    /// Requests under way, relative to its weight, in fine units.
-    fn load(&self) -> u64 {
-        (u64::from(self.in_flight.load(Ordering::Relaxed)) << 16) / u64::from(self.weight)
     }
 
     /// Counts a request under way for as long as the guard lives.
@@ -167,7 +171,7 @@ mod tests {
         // Only when both random picks are the busy one.
         assert!((150..350).contains(&to_busy), "{to_busy}");
         drop(busy);
-        assert_eq!(upstream.endpoints[0].load(), 0);
+        assert_eq!(upstream.load(0), 0);
     }
 
     #[test]
@@ -175,13 +179,14 @@ mod tests {
         let first = upstream(Balance::RoundRobin, &[1, 1]);
         let _under_way = first.endpoints[1].begin();
         let timeouts = Timeouts::default();
-        let same = model::Endpoint { host: "127.0.0.1".into(), port: 2, weight: 1 };
+        // Another weight does not make it another endpoint.
+        let same = model::Endpoint { host: "127.0.0.1".into(), port: 2, weight: 7 };
         let endpoints = vec![same, model::Endpoint { host: "::1".into(), port: 3, weight: 1 }];
         let balance = Balance::RoundRobin;
         let config = model::Upstream { name: "app".into(), endpoints, balance, timeouts };
         let second = Upstream::new(&config, Some(&first));
         assert_eq!(second.endpoints[0].id, first.endpoints[1].id);
-        assert!(second.endpoints[0].load() > 0);
+        assert!(second.load(0) > 0);
         assert!(second.endpoints[1].id > first.endpoints[1].id);
     }
 }

@@ -152,24 +152,25 @@ impl Worker {
             }
         };
         self.reconcile(&mut accepting, &[]);
-        while let Ok(handover) = orders.handovers.try_recv() {
-            self.take(handover);
-        }
         self.draining.set(true);
         self.deadlines.wake_all();
+        let mut stop = orders.stop.clone();
         tokio::select! {
-            () = self.idle() => {}
+            () = self.finish(&mut orders) => {}
             () = tokio::time::sleep(grace) => {}
             // Told a second time: at once.
-            _ = orders.stop.wait_for(|grace| grace.is_some_and(|grace| grace.is_zero())) => {}
+            _ = stop.wait_for(|grace| grace.is_some_and(|grace| grace.is_zero())) => {}
         }
         ticking.abort();
     }
 
-    /// Until no connection is left.
-    async fn idle(&self) {
+    /// Until no connection is left, and none is on its way.
+    async fn finish(self: &Rc<Self>, orders: &mut Orders) {
         while self.metrics().connections() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::select! {
+                Some(handover) = orders.handovers.recv() => self.take(handover),
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
         }
     }
 
@@ -222,44 +223,44 @@ impl Worker {
         }
         let counts = metrics.workers.iter().map(WorkerMetrics::connections);
         let fewest = counts.enumerate().min_by_key(|&(_, count)| count);
-        match fewest {
-            Some((index, count)) if count < self.metrics().connections() => {
-                if let Ok(stream) = stream.into_std() {
-                    let _ = self.peers[index].send((stream, address));
-                }
-            }
-            _ => self.serve(stream, address),
+        let (index, fewest) = fewest.unwrap_or((self.index, 0));
+        let index = if fewest < self.metrics().connections() { index } else { self.index };
+        metrics.workers[index].assign_connection();
+        if index == self.index {
+            return self.serve(stream, address);
+        }
+        let sent = stream.into_std().map(|stream| self.peers[index].send((stream, address)));
+        if let Ok(Err(mpsc::error::SendError(handover))) = sent {
+            // It has ended, so it is ours after all.
+            metrics.workers[index].end_connection();
+            self.metrics().assign_connection();
+            self.take(handover);
         }
     }
 
-    /// Takes over a connection that another worker accepted.
+    /// Takes over a connection that was accepted for this worker.
     fn take(self: &Rc<Self>, (stream, address): Handover) {
-        if let Ok(stream) = TcpStream::from_std(stream) {
-            self.serve(stream, address);
+        match TcpStream::from_std(stream) {
+            Ok(stream) => self.serve(stream, address),
+            Err(_) => self.metrics().end_connection(),
         }
     }
 
+    /// Serves a connection that has been assigned to this worker.
     fn serve(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
-        let open = Open::new(Rc::clone(self));
+        let open = Open(Rc::clone(self));
         spawn_local(async move {
             accept::serve(Rc::clone(&open.0), stream, address).await;
         });
     }
 }
 
-/// Counts a connection for as long as its task lives, however that ends.
+/// A connection counts until its task is gone, however that comes about.
 struct Open(Rc<Worker>);
-
-impl Open {
-    fn new(worker: Rc<Worker>) -> Self {
-        worker.metrics().add_connections(1);
-        Self(worker)
-    }
-}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.metrics().add_connections(-1);
+        self.0.metrics().end_connection();
     }
 }
 
@@ -286,16 +287,23 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// Runs a worker on this thread until it is told to stop.
+/// Runs a worker on this thread until it is told to stop; says when it is ready, or why not.
 pub fn run(
     gateway: Arc<Gateway>,
     index: usize,
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
     orders: Orders,
-) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    ready: &std::sync::mpsc::Sender<std::io::Result<()>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
     let tasks = tokio::task::LocalSet::new();
     let worker = Rc::new(Worker::new(gateway, index, peers));
+    let _ = ready.send(Ok(()));
     tasks.block_on(&runtime, worker.run(orders));
-    Ok(())
+    drop(tasks);
+    // A name that is still being looked up is waited for by nobody.
+    runtime.shutdown_background();
 }

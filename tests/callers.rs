@@ -8,7 +8,7 @@ use std::path::Path;
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 
 fn key_of(text: &str) -> String {
-    sluice::proxy::identify::sha256(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+    sluice::digest::sha256_hex(text.as_bytes())
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_new_key_works_once_its_line_is_pasted() {
     let said = text(&output.stdout);
     let key = said.lines().map(str::trim).find(|line| line.starts_with("sk_")).unwrap();
     let line = said.lines().map(str::trim).find(|line| line.starts_with("- {")).unwrap();
-    assert!(line.contains("id: acme") && line.ends_with("plan: pro }"), "{line}");
+    assert!(line.contains("id: \"acme\"") && line.ends_with("plan: \"pro\" }"), "{line}");
     let backend = crate::common::Backend::start();
     let yaml = format!(
         "plans: {{ pro: {{ rate: 5/s }} }}\nidentity:\n  api_key:\n    keys:\n      {line}\nupstreams: {{ app: 'http://{}' }}\nroutes: [{{ path: /, upstream: app, require: api_key }}]\n",

@@ -6,7 +6,7 @@ use std::time::Duration;
 const SECOND: u64 = 1_000_000;
 
 fn key_of(text: &str) -> String {
-    sluice::proxy::identify::sha256(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+    sluice::digest::sha256_hex(text.as_bytes())
 }
 
 #[test]

@@ -106,9 +106,7 @@ fn a_kubernetes_config_map_is_followed() {
 #[test]
 fn a_file_of_keys_is_watched_as_well() {
     let backend = Backend::start();
-    let hash = |key: &str| -> String {
-        sluice::proxy::identify::sha256(key.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
-    };
+    let hash = |key: &str| sluice::digest::sha256_hex(key.as_bytes());
     let keys = |names: &[&str]| -> String {
         names.iter().map(|n| format!("- {{ id: {n}, sha256: {} }}\n", hash(n))).collect()
     };

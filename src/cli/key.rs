@@ -1,8 +1,7 @@
 //! `sluice key new`: a fresh API key, shown once. The file keeps only its SHA-256.
 
 use super::Outcome;
-use crate::proxy::identify::sha256;
-use std::fmt::Write as _;
+use crate::digest::sha256_hex;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -12,14 +11,12 @@ pub(super) fn new(id: Option<String>, plan: Option<&str>) -> Outcome {
         Some(id) => id,
         None => format!("key-{}", random(6)?.to_ascii_lowercase()),
     };
-    let mut hash = String::new();
-    for byte in sha256(key.as_bytes()) {
-        let _ = write!(hash, "{byte:02x}");
-    }
-    let plan = plan.map(|plan| format!(", plan: {plan}")).unwrap_or_default();
+    // JSON's strings are YAML's, whatever the name holds.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let plan = plan.map(|plan| format!(", plan: {}", quoted(plan))).unwrap_or_default();
     println!("The key, shown this once; give it to the caller:\n\n  {key}\n");
     println!("The line for gateway.yaml, under identity.api_key.keys:\n");
-    println!("  - {{ id: {id}, sha256: \"{hash}\"{plan} }}");
+    println!("  - {{ id: {}, sha256: \"{}\"{plan} }}", quoted(&id), sha256_hex(key.as_bytes()));
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 //! hyper's own header timer costs a timer per request; here the socket notes what happens on it
 //! ([`Activity`]) and the worker's coarse deadlines do the rest.
 
-use crate::deadline::{Deadline, Deadlines, ticks};
+use crate::config::model::Server;
+use crate::deadline::{Deadline, Deadlines, TICK, ticks};
 use crate::metrics::Refused;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
@@ -18,7 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Who is at the other end of a connection.
@@ -64,6 +66,12 @@ pub struct Activity {
     deadlines: Rc<Deadlines>,
     phase: Cell<Phase>,
     since: Cell<u64>,
+    /// Since when the caller has not taken what we write.
+    stuck: Cell<Option<u64>>,
+    /// Bytes of the next request came before this one's answer was out.
+    ahead: Cell<bool>,
+    /// The caller may still be sending a body that nobody reads.
+    lingers: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +80,8 @@ enum Phase {
     Head,
     /// A request is under way.
     Busy,
+    /// Its answer is complete, but not all of it is out.
+    Ending,
     /// Between two requests.
     Idle,
 }
@@ -79,7 +89,14 @@ enum Phase {
 impl Activity {
     fn new(deadlines: Rc<Deadlines>) -> Self {
         let since = Cell::new(deadlines.tick());
-        Self { deadlines, phase: Cell::new(Phase::Head), since }
+        Self {
+            deadlines,
+            phase: Cell::new(Phase::Head),
+            since,
+            stuck: Cell::new(None),
+            ahead: Cell::new(false),
+            lingers: Cell::new(false),
+        }
     }
 
     fn enter(&self, phase: Phase) {
@@ -89,34 +106,53 @@ impl Activity {
 
     /// A head has been read whole.
     pub fn request_began(&self) {
+        self.ahead.set(false);
         self.enter(Phase::Busy);
     }
 
-    /// The answer has been handed over.
+    /// The answer is complete.
     pub fn request_ended(&self) {
-        self.enter(Phase::Idle);
+        self.enter(Phase::Ending);
+    }
+
+    /// Whether the caller may still be sending a body that nobody reads.
+    pub fn linger(&self, lingers: bool) {
+        self.lingers.set(lingers);
     }
 
     fn bytes_read(&self) {
-        if self.phase.get() == Phase::Idle {
-            self.enter(Phase::Head);
+        match self.phase.get() {
+            Phase::Idle => self.enter(Phase::Head),
+            Phase::Ending => self.ahead.set(true),
+            Phase::Head | Phase::Busy => {}
+        }
+    }
+
+    fn write_pending(&self) {
+        if self.stuck.get().is_none() {
+            self.stuck.set(Some(self.deadlines.tick()));
         }
     }
 
     fn bytes_written(&self) {
-        if self.phase.get() == Phase::Idle {
-            self.since.set(self.deadlines.tick());
+        self.stuck.set(None);
+    }
+
+    fn flushed(&self) {
+        if self.phase.get() == Phase::Ending {
+            self.enter(if self.ahead.take() { Phase::Head } else { Phase::Idle });
         }
     }
 
     /// Sets the deadline to when the connection has been at it for too long.
-    fn arm(&self, deadline: &Deadline, snapshot: &Snapshot) {
-        match self.phase.get() {
-            Phase::Busy => deadline.clear(),
-            Phase::Head => {
-                deadline.set_from(self.since.get(), ticks(snapshot.server.header_timeout));
+    fn arm(&self, deadline: &Deadline, server: &Server) {
+        match (self.phase.get(), self.stuck.get()) {
+            (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
+            (Phase::Idle, _) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
+            (Phase::Busy | Phase::Ending, Some(since)) => {
+                deadline.set_from(since, ticks(server.idle_timeout));
             }
-            Phase::Idle => deadline.set_from(self.since.get(), ticks(snapshot.server.idle_timeout)),
+            (Phase::Busy | Phase::Ending, None) => deadline.clear(),
         }
     }
 }
@@ -151,29 +187,65 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(Some(result));
         }
-        peer.activity.arm(&deadline, &worker.generation().snapshot);
+        peer.activity.arm(&deadline, &worker.generation().snapshot.server);
         deadline.poll_elapsed(cx).map(|_| None)
     })
     .await;
 
+    let stream = connection.into_parts().io.into_inner().stream;
     match outcome {
-        Some(Err(error)) if error.is_parse() => worker.gateway.metrics.refuse(Refused::BadRequest),
+        Some(Err(error)) if error.is_parse() => {
+            worker.gateway.metrics.refuse(Refused::BadRequest);
+            linger(&worker, stream).await;
+        }
         None if peer.activity.phase.get() == Phase::Head => {
             worker.gateway.metrics.refuse(Refused::HeaderTimeout);
-            let mut stream = connection.into_parts().io.into_inner().stream;
-            let answer =
-                b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-            // One try; whoever does not read it has been told.
-            let _ = worker.deadlines.within(crate::deadline::TICK, stream.write_all(answer)).await;
+            time_out(&worker, stream).await;
         }
+        Some(Ok(())) if peer.activity.lingers.get() => linger(&worker, stream).await,
         _ => {}
     }
+}
+
+/// Tells a caller whose head did not come in time. One try: whoever does not read it was told.
+async fn time_out(worker: &Worker, mut stream: TcpStream) {
+    let answer = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let _ = worker.deadlines.within(TICK, stream.write_all(answer)).await;
+    let _ = worker.deadlines.within(TICK, stream.shutdown()).await;
+}
+
+/// Closes a connection on which bytes may still arrive. A socket that is closed with unread bytes
+/// resets the connection, and the caller might lose the answer that explains why.
+async fn linger(worker: &Worker, mut stream: TcpStream) {
+    const MOST: usize = 256 << 10;
+    let mut bytes = [0; 4096];
+    let reading = async {
+        let _ = stream.shutdown().await;
+        let mut total = 0;
+        while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+            total += count;
+            if total > MOST {
+                break;
+            }
+        }
+    };
+    let _ = worker.deadlines.within(Duration::from_secs(1), reading).await;
 }
 
 /// A socket that notes what happens on it.
 struct Watched {
     stream: TcpStream,
     peer: Rc<Peer>,
+}
+
+impl Watched {
+    fn note(&self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        match written {
+            Poll::Ready(_) => self.peer.activity.bytes_written(),
+            Poll::Pending => self.peer.activity.write_pending(),
+        }
+        written
+    }
 }
 
 impl AsyncRead for Watched {
@@ -197,9 +269,8 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.peer.activity.bytes_written();
-        Poll::Ready(Ok(written))
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(written)
     }
 
     fn poll_write_vectored(
@@ -207,9 +278,8 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, slices))?;
-        self.peer.activity.bytes_written();
-        Poll::Ready(Ok(written))
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -217,6 +287,8 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        // hyper flushes the socket when it has nothing more to write to it.
+        self.peer.activity.flushed();
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

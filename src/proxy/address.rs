@@ -38,20 +38,29 @@ pub fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&ip))
 }
 
-/// The caller according to trusted proxies. `X-Forwarded-For` is what nearly all of them send;
-/// `Forwarded` counts when it is not there.
+/// The caller according to trusted proxies, in `X-Forwarded-For` or `Forwarded`. Where both are
+/// there and disagree, one of them is the caller's own invention: only the peer is believed.
 fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    if headers.contains_key(&X_FORWARDED_FOR) {
-        let lines = headers.get_all(&X_FORWARDED_FOR).iter().rev();
-        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        walk(peer, elements.map(|element| address(str::from_utf8(element).ok()?.trim())), trusted)
-    } else if headers.contains_key(FORWARDED) {
-        let lines = headers.get_all(FORWARDED).iter().rev();
-        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        walk(peer, elements.map(|element| for_parameter(str::from_utf8(element).ok()?)), trusted)
-    } else {
-        peer
+    let by_x = elements(headers, &X_FORWARDED_FOR).map(|all| walk(peer, all.map(address), trusted));
+    let by_forwarded =
+        elements(headers, &FORWARDED).map(|all| walk(peer, all.map(for_parameter), trusted));
+    match (by_x, by_forwarded) {
+        (Some(ip), None) | (None, Some(ip)) => ip,
+        (Some(x), Some(forwarded)) if x == forwarded => x,
+        _ => peer,
     }
+}
+
+/// The elements of a list, the last first; what is no text is empty, and so no address.
+fn elements<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> Option<impl Iterator<Item = &'h str>> {
+    headers.contains_key(name).then(|| {
+        let lines = headers.get_all(name).iter().rev();
+        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        elements.map(|element| str::from_utf8(element).unwrap_or_default().trim())
+    })
 }
 
 fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &[IpNet]) -> IpAddr {
@@ -154,6 +163,18 @@ mod tests {
         assert_eq!(cut("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::");
         assert_eq!(cut("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");
         assert_eq!(cut("192.0.2.1", 64), "192.0.2.1");
+    }
+
+    #[test]
+    fn two_headers_that_disagree_are_both_not_believed() {
+        let mut headers = HeaderMap::new();
+        headers.insert(X_FORWARDED_FOR, HeaderValue::from_static("203.0.113.7"));
+        headers.insert(FORWARDED, HeaderValue::from_static("for=203.0.113.7"));
+        let peer = "10.0.0.1".parse().unwrap();
+        let seen = |headers: &HeaderMap| forwarded(peer, headers, &trusted()).to_string();
+        assert_eq!(seen(&headers), "203.0.113.7");
+        headers.insert(FORWARDED, HeaderValue::from_static("for=203.0.113.8"));
+        assert_eq!(seen(&headers), "10.0.0.1");
     }
 
     proptest! {

@@ -1,139 +1,15 @@
-//! Bodies as they pass: nothing is held whole, and each side waits for the other.
+//! The response's body as it passes: nothing is held whole, and the backend waits for the caller.
 
 use super::exchange::Exchange;
-use crate::deadline::Deadline;
 use crate::upstream::InFlight;
 use crate::upstream::connect::Connection;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-
-/// A request's body on its way to the backend.
-#[derive(Debug)]
-pub struct RequestBody(Option<(Incoming, Rc<Upload>)>);
-
-/// What is known of a body on its way.
-pub struct Upload {
-    /// Bytes that may still come; beyond them the body is too large.
-    left: Cell<u64>,
-    too_large: Cell<bool>,
-    /// The caller has yet to send more.
-    waiting: Cell<bool>,
-    /// The backend's time to answer, which begins anew with every piece it is given.
-    clock: Cell<Option<(Rc<Deadline>, Duration)>>,
-}
-
-impl std::fmt::Debug for Upload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upload").field("left", &self.left).finish_non_exhaustive()
-    }
-}
-
-impl Upload {
-    /// At most `limit` bytes.
-    pub fn new(limit: Option<u64>) -> Rc<Self> {
-        Rc::new(Self {
-            left: Cell::new(limit.unwrap_or(u64::MAX)),
-            too_large: Cell::new(false),
-            waiting: Cell::new(false),
-            clock: Cell::new(None),
-        })
-    }
-
-    /// Whether more came than may.
-    pub fn is_too_large(&self) -> bool {
-        self.too_large.get()
-    }
-
-    /// Whether it is the caller that everybody waits for.
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.get()
-    }
-
-    /// Lets every piece begin the backend's time to answer anew.
-    pub fn puts_off(&self, deadline: Rc<Deadline>, by: Duration) {
-        self.clock.set(Some((deadline, by)));
-    }
-
-    fn progressed(&self) {
-        if let Some((deadline, by)) = self.clock.take() {
-            deadline.set(by);
-            self.clock.set(Some((deadline, by)));
-        }
-    }
-}
-
-/// More came than may.
-#[derive(Debug, thiserror::Error)]
-pub enum RequestBodyError {
-    /// hyper could not read it.
-    #[error(transparent)]
-    Read(#[from] hyper::Error),
-    /// It is larger than the route takes.
-    #[error("the body is too large")]
-    TooLarge,
-}
-
-impl RequestBody {
-    /// No body.
-    pub fn empty() -> Self {
-        Self(None)
-    }
-
-    /// A body that comes from the caller.
-    pub fn new(incoming: Incoming, upload: Rc<Upload>) -> Self {
-        Self(Some((incoming, upload)))
-    }
-
-    /// What is known of it; nothing if there is none.
-    pub fn upload(&self) -> Option<Rc<Upload>> {
-        self.0.as_ref().map(|(_, upload)| Rc::clone(upload))
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = RequestBodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let Some((incoming, upload)) = &mut self.0 else {
-            return Poll::Ready(None);
-        };
-        upload.waiting.set(true);
-        let frame = ready!(Pin::new(incoming).poll_frame(cx));
-        upload.waiting.set(false);
-        upload.progressed();
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            match upload.left.get().checked_sub(data.len() as u64) {
-                Some(left) => upload.left.set(left),
-                None => {
-                    upload.too_large.set(true);
-                    return Poll::Ready(Some(Err(RequestBodyError::TooLarge)));
-                }
-            }
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::Read)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|(incoming, _)| incoming.is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), |(incoming, _)| incoming.size_hint())
-    }
-}
 
 /// A response's body on its way to the caller.
 #[derive(Debug)]

@@ -9,8 +9,10 @@ use super::refusal::Refusal;
 use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::snapshot::{Found, Limit, Route, Snapshot};
+use crate::upstream::Endpoint;
 use crate::worker::{Generation, Worker};
 use http::{Method, Request, StatusCode};
+use http_body::{Body, SizeHint};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,26 +24,40 @@ pub(super) struct Exchange {
     pub(super) generation: Rc<Generation>,
     /// When the head was read; every limit decides by this moment.
     pub(super) started: Micros,
+    pub(super) origin: Origin,
+    /// `None` until identified, and for callers whose request or credentials are bad.
+    pub(super) caller: Option<Caller>,
     pub(super) judgement: Judgement,
     pub(super) admission: Option<Admission>,
+    pub(super) endpoint: Option<Arc<Endpoint>>,
+    /// How much of a body the caller has yet to send, as far as it is known.
+    pub(super) body: SizeHint,
+    method: Method,
+    destination: Option<Destination>,
     found: Found,
     log: Option<Line>,
     done: bool,
 }
 
 impl Exchange {
-    pub(super) fn begin(worker: Rc<Worker>, peer: Rc<Peer>) -> Self {
+    pub(super) fn begin<B: Body>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
         let started = worker.gateway.clock.now();
         Self {
+            origin: Origin { ip: peer.ip, counted: peer.ip },
             worker,
             peer,
             generation,
             started,
+            caller: None,
             judgement: Judgement::default(),
             admission: None,
+            endpoint: None,
+            body: request.body().size_hint(),
+            method: request.method().clone(),
+            destination: None,
             found: Found::Nothing,
             log: None,
             done: false,
@@ -65,77 +81,61 @@ impl Exchange {
     }
 
     /// Finds the route; whether there is one is asked after the limits.
-    pub(super) fn find_route(&mut self, destination: &Destination, method: &Method) {
-        if let Some(log) = &mut self.log {
-            log.text("path", destination.path());
-        }
+    pub(super) fn find_route(&mut self, destination: Destination, method: &Method) {
         self.found = self.snapshot().router.find(&destination.host, destination.path(), method);
+        self.destination = Some(destination);
     }
 
-    /// The route's index, or why there is none.
-    pub(super) fn found_route(&self) -> Result<usize, Refusal> {
-        match &self.found {
-            Found::Route(index) => Ok(*index),
-            Found::MethodNotAllowed(allow) => Err(Refusal::MethodNotAllowed(allow.clone())),
-            Found::Nothing => Err(Refusal::NoRoute),
+    /// The route's index and what led there, or why there is none.
+    pub(super) fn found(&self) -> Result<(usize, &Destination), Refusal> {
+        match (&self.found, &self.destination) {
+            (Found::Route(index), Some(destination)) => Ok((*index, destination)),
+            (Found::MethodNotAllowed(allow), _) => Err(Refusal::MethodNotAllowed(allow.clone())),
+            _ => Err(Refusal::NoRoute),
         }
     }
 
-    /// Begins the log's line, if this request may be logged at all.
-    pub(super) fn note_request<B>(&mut self, request: &Request<B>) {
-        if self.snapshot().access_log.is_some() {
-            let mut line = Line::at(self.started);
-            line.text("method", request.method().as_str());
-            self.log = Some(line);
-        }
-    }
-
-    pub(super) fn note_caller(&mut self, origin: Origin, caller: Option<&Caller>) {
-        let Some(log) = &mut self.log else { return };
-        log.text("ip", &origin.ip.to_string());
-        if let Some(user) = caller.and_then(|caller| caller.user.as_deref()) {
-            log.text("user", user);
-        }
-        if let Some(id) = caller.and_then(|caller| caller.api_key.as_deref()) {
-            log.text("api_key", id);
-        }
-    }
-
-    pub(super) fn note_endpoint(&mut self, name: &str) {
-        if let Some(log) = &mut self.log {
-            log.text("upstream", name);
-        }
-    }
-
-    /// The answer's head is decided: counts it, and samples it for the log.
+    /// The answer's head is decided: counts it, and begins its line of the log if it is one of
+    /// those that are logged.
     pub(super) fn note_answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
         let metrics = self.route().map_or(&self.worker.gateway.metrics.unrouted, |r| &r.metrics);
         metrics.count(status);
-        let Some(sample) = self.snapshot().access_log else {
-            return;
-        };
+        let Some(sample) = self.snapshot().access_log else { return };
         let rejected = refusal.is_some_and(Refusal::is_rejection);
         let share = if rejected { sample.rejected } else { sample.allowed };
-        if share < 1.0 && fastrand::f64() >= share {
-            self.log = None;
+        if share >= 1.0 || fastrand::f64() < share {
+            self.log = Some(self.line(status, refusal));
         }
-        let Some(mut log) = self.log.take() else {
-            return;
-        };
-        if let Some(route) = self.route() {
-            log.text("route", &route.name);
+    }
+
+    fn line(&self, status: StatusCode, refusal: Option<&Refusal>) -> Line {
+        let mut line = Line::at(self.worker.gateway.clock.wall(self.started));
+        line.text("ip", &self.origin.ip.to_string());
+        line.text("method", self.method.as_str());
+        let caller = self.caller.as_ref();
+        let texts = [
+            ("path", self.destination.as_ref().map(Destination::path)),
+            ("user", caller.and_then(|caller| caller.user.as_deref())),
+            ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
+            ("route", self.route().map(|route| route.name.as_str())),
+            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                line.text(name, text);
+            }
         }
-        log.number("status", status.as_u16().into());
+        line.number("status", status.as_u16().into());
         if let Some(said) = self.judgement.rejected_by.map(|index| self.judgement.said[index]) {
-            log.text("limit", &self.limits()[said.limit].name);
+            line.text("limit", &self.limits()[said.limit].name);
         }
         if let Some(said) = self.judgement.speaker(self.limits()) {
-            log.number("remaining", said.verdict.remaining);
+            line.number("remaining", said.verdict.remaining);
         }
         if let Some(refusal) = refusal {
-            log.text("error", &refusal.to_string());
+            line.text("error", &refusal.to_string());
         }
-        self.log = Some(log);
+        line
     }
 
     /// The last byte is out, or will never be: writes the log's line. Only the first call counts.
@@ -146,15 +146,13 @@ impl Exchange {
         self.admission = None;
         self.worker.metrics().add_in_flight(-1);
         self.peer.activity.request_ended();
-        let Some(mut log) = self.log.take() else {
-            return;
-        };
-        log.number("bytes", bytes);
-        log.millis("duration_ms", self.worker.gateway.clock.now().saturating_sub(self.started));
+        let Some(mut line) = self.log.take() else { return };
+        line.number("bytes", bytes);
+        line.millis("duration_ms", self.worker.gateway.clock.now().saturating_sub(self.started));
         if !whole {
-            log.text("aborted", "the response was cut short");
+            line.text("aborted", "the response was cut short");
         }
-        self.worker.gateway.access_log.append(self.worker.index, &log.finish());
+        self.worker.gateway.access_log.append(self.worker.index, &line.finish());
     }
 }
 

@@ -2,11 +2,11 @@
 //! must say is put on.
 
 use super::address::X_FORWARDED_FOR;
-use super::body::{RequestBody, Upload};
 use super::destination::Destination;
 use super::exchange::Exchange;
 use super::refusal::Refusal;
 use crate::config::model::UserSource;
+use crate::upstream::upload::{RequestBody, Upload};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
     TE, TRANSFER_ENCODING, UPGRADE, VIA,

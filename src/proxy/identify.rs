@@ -7,8 +7,9 @@ use super::address::Origin;
 use super::exchange::Exchange;
 use super::refusal::{Credential, Refusal};
 use crate::config::model::{ApiKey, ApiKeys, Attribute, KeyPlace, Require, UserSource};
+use crate::digest::sha256;
 use crate::snapshot::Snapshot;
-use crate::token::Verifier;
+use crate::token::{TokenError, Verifier};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use std::sync::Arc;
@@ -29,13 +30,9 @@ pub struct Caller {
 }
 
 /// Identifies the caller; refuses wrong credentials, and those that lack what the route requires.
-pub(super) fn caller<B>(
-    exchange: &Exchange,
-    origin: Origin,
-    request: &Request<B>,
-) -> Result<Caller, Refusal> {
+pub(super) fn caller<B>(exchange: &Exchange, request: &Request<B>) -> Result<Caller, Refusal> {
     let snapshot = exchange.snapshot();
-    let mut caller = Caller::anonymous(snapshot, origin);
+    let mut caller = Caller::anonymous(snapshot, exchange.origin);
     if let Some(source) = &snapshot.identity.user {
         user(&mut caller, source, exchange, request.headers())?;
     }
@@ -89,10 +86,10 @@ fn bearer(
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
     let value = only(headers, &AUTHORIZATION, "more than one Authorization")?;
-    let token = value.and_then(|value| value.to_str().ok()).and_then(bearer_token);
     // Another scheme is between the caller and the backend.
-    let Some(token) = token else { return Ok(()) };
-    let user = verifier.verify(token, exchange.started)?;
+    let Some(token) = value.and_then(|value| bearer_token(value.as_bytes())) else { return Ok(()) };
+    let token = str::from_utf8(token).map_err(|_| TokenError::Invalid)?;
+    let user = verifier.verify(token, exchange.worker.gateway.clock.wall(exchange.started))?;
     if let Some(name) = &user.plan {
         let plan = exchange.snapshot().plan(name);
         if plan.is_none() {
@@ -117,9 +114,11 @@ fn only<'h>(
     }
 }
 
-fn bearer_token(value: &str) -> Option<&str> {
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+/// What follows the scheme, be it nothing; `None` for another scheme.
+fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(b"bearer".len())?;
+    let ends = rest.first().is_none_or(u8::is_ascii_whitespace);
+    (ends && scheme.eq_ignore_ascii_case(b"bearer")).then(|| rest.trim_ascii())
 }
 
 /// The key that was presented. Keys are known by their SHA-256 alone, so a look-up tells nobody
@@ -145,14 +144,6 @@ fn query_parameter<'q>(query: &'q str, name: &str) -> Result<Option<&'q [u8]>, R
         (Some(_), Some(_)) => Err(Refusal::Malformed("more than one API key")),
         (value, _) => Ok(value.map(|(_, value)| value.as_bytes())),
     }
-}
-
-/// The SHA-256 that an API key is known by.
-pub fn sha256(key: &[u8]) -> [u8; 32] {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key);
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest.as_ref());
-    hash
 }
 
 impl Caller {

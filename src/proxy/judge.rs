@@ -1,7 +1,6 @@
 //! Limits → decision. Which limits apply to this caller, what they say together, and what an
 //! admitted request owes until its end.
 
-use super::address::Origin;
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
@@ -9,7 +8,7 @@ use crate::clock::{Micros, SECOND};
 use crate::config::model::{Attribute, Layer};
 use crate::limit::Verdict;
 use crate::snapshot::Limit;
-use crate::store::{Charge, Part, Subject};
+use crate::store::{Charge, Decision, Part, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -60,16 +59,13 @@ impl Admission {
 /// limited too.
 pub(super) async fn judge(
     exchange: &Exchange,
-    origin: Origin,
-    caller: Option<&Caller>,
     headers: &HeaderMap,
 ) -> (Judgement, Result<Admission, Refusal>) {
-    let refused = caller.is_none();
     let anonymous;
-    let caller = match caller {
+    let caller = match &exchange.caller {
         Some(caller) => caller,
         None => {
-            anonymous = Caller::anonymous(exchange.snapshot(), origin);
+            anonymous = Caller::anonymous(exchange.snapshot(), exchange.origin);
             &anonymous
         }
     };
@@ -80,7 +76,7 @@ pub(super) async fn judge(
         }
         return (Judgement::default(), Ok(Admission { delay: 0 }));
     }
-    let (parts, claims) = claims(limits, origin.counted, caller, headers, refused);
+    let (parts, claims) = claims(exchange, caller, headers);
     let charges: SmallVec<[Charge<'_>; 4]> = claims
         .iter()
         .map(|claim| {
@@ -94,31 +90,40 @@ pub(super) async fn judge(
             }
         })
         .collect();
-    let decision = match exchange.worker.gateway.store.charge_all(&charges, exchange.started).await
-    {
+    let store = &exchange.worker.gateway.store;
+    let decision = match store.charge_all(&charges, exchange.started).await {
         Ok(decision) => decision,
         Err(never) => match never {},
     };
-    let said = claims.iter().zip(&decision.verdicts);
-    let said = said.map(|(claim, verdict)| Said {
+    let said = |(claim, verdict): (&Claim, &Verdict)| Said {
         limit: claim.limit,
         quota: claim.quota,
         verdict: *verdict,
-    });
-    let judgement = Judgement { said: said.collect(), rejected_by: decision.rejected_by };
-    let retry_after = decision.retry_after(&charges);
-    let layer = judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer);
+    };
+    let said = claims.iter().zip(&decision.verdicts).map(said).collect();
+    let judgement = Judgement { said, rejected_by: decision.rejected_by };
     judgement.count(limits);
-    let ruling = match layer {
+    let ruling = rule(&judgement, &decision, &charges, limits).await;
+    (judgement, ruling)
+}
+
+/// What the decision means for the request.
+async fn rule(
+    judgement: &Judgement,
+    decision: &Decision,
+    charges: &[Charge<'_>],
+    limits: &[Arc<Limit>],
+) -> Result<Admission, Refusal> {
+    let retry_after = decision.retry_after(charges);
+    match judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer) {
         None => {
-            let admission = Admission { delay: decision.delay(&charges) };
+            let admission = Admission { delay: decision.delay(charges) };
             admission.turn().await;
             Ok(admission)
         }
-        Some(Layer::Global) => Err(Refusal::Overloaded { retry_after }),
+        Some(Layer::Global) => Err(Refusal::SystemLimited { retry_after }),
         Some(_) => Err(Refusal::Limited { retry_after }),
-    };
-    (judgement, ruling)
+    }
 }
 
 /// A limit that applies, and which of its counters.
@@ -130,17 +135,17 @@ struct Claim {
 
 type Parts<'a> = SmallVec<[Part<'a>; 8]>;
 
+/// The limits that apply. Of a caller who was refused, only those by address alone.
 fn claims<'a>(
-    limits: &[Arc<Limit>],
-    ip: IpAddr,
+    exchange: &Exchange,
     caller: &'a Caller,
     headers: &'a HeaderMap,
-    ip_only: bool,
 ) -> (Parts<'a>, SmallVec<[Claim; 4]>) {
     let mut parts = Parts::new();
     let mut claims = SmallVec::new();
+    let (ip, ip_only) = (exchange.origin.counted, exchange.caller.is_none());
     let present = |attribute: &Attribute| part(attribute, ip, caller, headers);
-    for (index, limit) in limits.iter().enumerate() {
+    for (index, limit) in exchange.limits().iter().enumerate() {
         if ip_only && limit.layer != Layer::Ip {
             continue;
         }

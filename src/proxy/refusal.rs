@@ -36,8 +36,8 @@ pub enum Refusal {
         retry_after: Micros,
     },
     /// A limit of the system's.
-    #[error("overloaded")]
-    Overloaded {
+    #[error("limited for everybody")]
+    SystemLimited {
         /// When to come back.
         retry_after: Micros,
     },
@@ -85,7 +85,7 @@ impl Refusal {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SystemLimited { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::BadGateway(_) => StatusCode::BAD_GATEWAY,
@@ -100,6 +100,6 @@ impl Refusal {
 
     /// Whether a limit said no, for the access log's sampling.
     pub fn is_rejection(&self) -> bool {
-        matches!(self, Self::Limited { .. } | Self::Overloaded { .. })
+        matches!(self, Self::Limited { .. } | Self::SystemLimited { .. })
     }
 }

@@ -1,18 +1,20 @@
 //! Picks an endpoint, sends the request over a pooled or a new connection, and reads the head of
 //! the answer.
 
-use super::body::{Lease, RequestBody};
+use super::body::Lease;
 use super::exchange::Exchange;
 use super::refusal::Refusal;
 use crate::deadline::{TICK, ticks};
 use crate::upstream::Upstream;
 use crate::upstream::connect::{ConnectError, Connection, connect};
 use crate::upstream::pool::{Pool, Reused};
+use crate::upstream::upload::RequestBody;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The head of a backend's answer, and the connection its body comes over.
@@ -38,7 +40,7 @@ pub(super) async fn relay(
     let picked = upstream.pick();
     let endpoint = &upstream.endpoints[picked];
     let pool = &generation.pools[index][picked];
-    exchange.note_endpoint(&endpoint.name);
+    exchange.endpoint = Some(Arc::clone(endpoint));
     let in_flight = endpoint.begin();
 
     let (connection, response) = send(exchange, upstream, picked, pool, request).await?;
@@ -63,13 +65,10 @@ async fn send(
     while let Some(Reused { connection, idle_ticks }) = pool.take(ticks(limits.idle)) {
         let stale = TICK * u32::try_from(idle_ticks).unwrap_or(u32::MAX) >= STALE;
         let copy = if stale { repeatable(&request) } else { None };
-        match exchange_heads(exchange, limits.response, connection, request).await {
+        match converse(exchange, limits.response, connection, request).await {
             Ok(answer) => return Ok(answer),
             Err(Failed { unsent: Some(again), .. }) => request = *again,
-            Err(Failed { gone: true, .. }) if copy.is_some() => {
-                // `is_some` was just checked.
-                request = copy.unwrap_or_else(|| unreachable!());
-            }
+            Err(Failed { gone: true, refusal, .. }) => request = copy.ok_or(refusal)?,
             Err(failed) => return Err(failed.refusal),
         }
     }
@@ -78,7 +77,7 @@ async fn send(
         ConnectError::TimedOut => Refusal::GatewayTimeout,
         error => Refusal::BadGateway(error.to_string()),
     })?;
-    exchange_heads(exchange, limits.response, connection, request).await.map_err(|f| f.refusal)
+    converse(exchange, limits.response, connection, request).await.map_err(|f| f.refusal)
 }
 
 /// A copy of a request that may be sent twice: nothing follows its head, and doing it twice is the
@@ -105,7 +104,7 @@ struct Failed {
 }
 
 /// Sends the request and waits for the head of its answer.
-async fn exchange_heads(
+async fn converse(
     exchange: &Exchange,
     limit: Duration,
     mut connection: Connection,
@@ -118,16 +117,17 @@ async fn exchange_heads(
         upload.puts_off(Rc::clone(&deadline), limit);
     }
     let sent = deadline.guard(connection.sender.try_send_request(request)).await;
-    let too_large = upload.as_ref().is_some_and(|upload| upload.is_too_large());
     match sent {
         Ok(Ok(response)) => Ok((connection, response)),
         Ok(Err(mut error)) => {
             let unsent = error.take_message().map(Box::new);
             let error = error.into_error();
-            let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
-            let refusal =
-                if too_large { Refusal::TooLarge } else { Refusal::BadGateway(describe(&error)) };
-            Err(Failed { refusal, unsent, gone })
+            let refusal = match upload {
+                Some(upload) if upload.is_too_large() => Refusal::TooLarge,
+                Some(upload) if upload.has_failed() => Refusal::Malformed("the body broke off"),
+                _ => Refusal::BadGateway(describe(&error)),
+            };
+            Err(Failed { refusal, unsent, gone: is_gone(&error) })
         }
         Err(_) => {
             let waiting = upload.is_some_and(|upload| upload.is_waiting());
@@ -135,6 +135,19 @@ async fn exchange_heads(
             Err(Failed { refusal, unsent: None, gone: false })
         }
     }
+}
+
+/// Whether the backend closed or reset the connection without a word.
+fn is_gone(error: &hyper::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
+            return matches!(io.kind(), BrokenPipe | ConnectionAborted | ConnectionReset);
+        }
+        source = cause.source();
+    }
+    error.is_incomplete_message() || error.is_closed() || error.is_canceled()
 }
 
 /// The error with its causes.
@@ -172,8 +185,8 @@ fn check(response: &Response<Incoming>) -> Result<(), Refusal> {
         _ => return bad("the backend sent a transfer coding other than a single chunked"),
     }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let first = lengths.next();
-    if lengths.any(|length| Some(length) != first) {
+    let Some(first) = lengths.next() else { return Ok(()) };
+    if !first.as_bytes().iter().all(u8::is_ascii_digit) || lengths.any(|length| length != first) {
         return bad("the backend sent several lengths");
     }
     Ok(())

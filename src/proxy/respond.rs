@@ -19,6 +19,10 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// A body that has mostly come with its head already: hyper reads it away and the connection goes
+/// on.
+const SHORT_BODY: u64 = 4096;
+
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
     let Answer { response, lease } = answer;
@@ -46,7 +50,7 @@ pub(super) fn refused(mut exchange: Exchange, refusal: &Refusal) -> Response<Bod
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
             tell(headers, &exchange);
         }
-        Refusal::Overloaded { retry_after } => {
+        Refusal::SystemLimited { retry_after } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
         }
         Refusal::MethodNotAllowed(allow) => {
@@ -63,7 +67,11 @@ pub(super) fn refused(mut exchange: Exchange, refusal: &Refusal) -> Response<Bod
         }
         _ => tell(headers, &exchange),
     }
-    if refusal.closes() {
+    // A body that nobody reads has to be got rid of before the caller sees the answer.
+    let unread = exchange.body.upper() != Some(0);
+    exchange.peer.activity.linger(unread);
+    let long = exchange.body.exact().is_none_or(|length| length > SHORT_BODY);
+    if refusal.closes() || unread && long {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));
@@ -82,7 +90,8 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
         let verdict = &said.verdict;
         let count = limits[said.limit].quota(said.quota).rate().count;
-        let reset = (exchange.started + verdict.reset).div_ceil(SECOND);
+        let now = exchange.worker.gateway.clock.wall(exchange.started);
+        let reset = now.saturating_add(verdict.reset).div_ceil(SECOND);
         headers.insert(X_LIMIT, count.into());
         headers.insert(X_REMAINING, verdict.remaining.into());
         headers.insert(X_RESET, reset.into());

@@ -1,19 +1,28 @@
 //! Opening a connection to an endpoint.
 
 use super::Endpoint;
+use super::upload::RequestBody;
 use crate::deadline::Deadlines;
-use crate::proxy::body::RequestBody;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 
-/// An open connection: requests go in here, and a task of the same worker drives it.
+/// An open connection: requests go in here, and a task of the same worker drives it. Whoever drops
+/// it closes it, even if a body is still on its way.
 #[derive(Debug)]
 pub struct Connection {
     /// hyper's handle.
     pub sender: SendRequest<RequestBody>,
+    driver: AbortHandle,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// Why there is no connection.
@@ -40,11 +49,11 @@ pub async fn connect(
     let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
     stream.set_nodelay(true)?;
     let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
-    tokio::task::spawn_local(async move {
+    let driver = tokio::task::spawn_local(async move {
         // Its errors reach the request that was under way.
         let _ = connection.await;
     });
-    Ok(Connection { sender })
+    Ok(Connection { sender, driver: driver.abort_handle() })
 }
 
 async fn dial(endpoint: &Endpoint) -> std::io::Result<TcpStream> {

@@ -1,0 +1,311 @@
+//! The control thread: reloads as files change or a signal says so, runs the admin listener, and
+//! stops the workers in good order.
+
+use super::Error;
+use super::listeners::{bind, bind_all};
+use crate::admin;
+use crate::config::watch::{Watch, fingerprint};
+use crate::config::{self, Config, LoadError, Loaded, model};
+use crate::gateway::Gateway;
+use crate::worker::Listeners;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What the control thread is told from outside.
+pub(super) enum Command {
+    Reload(oneshot::Sender<Result<(), Error>>),
+    Stop,
+}
+
+pub(super) struct Control {
+    gateway: Arc<Gateway>,
+    path: PathBuf,
+    files: Vec<PathBuf>,
+    fingerprint: Vec<Option<Vec<u8>>>,
+    listeners: watch::Sender<Listeners>,
+    admin: watch::Sender<Option<SocketAddr>>,
+    admin_listener: Option<AdminListener>,
+    stop: watch::Sender<Option<Duration>>,
+    watch: Option<Watch>,
+}
+
+/// The admin listener while it runs.
+struct AdminListener {
+    /// As configured.
+    address: SocketAddr,
+    token: admin::Token,
+    task: tokio::task::AbortHandle,
+}
+
+/// Editors write a file in several steps: it is read when it has not changed for this long.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How often it may change meanwhile before it is read anyway.
+const PATIENCE: usize = 40;
+
+/// The signals that are obeyed; without them, a future that never comes.
+struct Signals(Option<[Signal; 3]>);
+
+enum Heard {
+    Hangup,
+    Stop,
+}
+
+impl Signals {
+    fn new(obey: bool) -> std::io::Result<Self> {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [term, int, hup] = kinds.map(|kind| obey.then(|| signal(kind)).transpose());
+        Ok(Self(term?.zip(int?).zip(hup?).map(|((term, int), hup)| [term, int, hup])))
+    }
+
+    async fn next(&mut self) -> Heard {
+        match &mut self.0 {
+            None => std::future::pending().await,
+            Some([term, int, hup]) => tokio::select! {
+                _ = term.recv() => Heard::Stop,
+                _ = int.recv() => Heard::Stop,
+                _ = hup.recv() => Heard::Hangup,
+            },
+        }
+    }
+}
+
+type Admin = (model::Admin, TcpListener);
+
+impl Control {
+    pub(super) fn new(
+        gateway: Arc<Gateway>,
+        path: PathBuf,
+        files: Vec<PathBuf>,
+        listeners: watch::Sender<Listeners>,
+        admin: watch::Sender<Option<SocketAddr>>,
+        stop: watch::Sender<Option<Duration>>,
+    ) -> Self {
+        let fingerprint = fingerprint(&files);
+        let (admin_listener, watch) = (None, None);
+        Self { gateway, path, files, fingerprint, listeners, admin, admin_listener, stop, watch }
+    }
+
+    /// Starts the thread, and returns when it is ready.
+    pub(super) fn spawn(
+        self,
+        admin: Option<Admin>,
+        commands: mpsc::UnboundedReceiver<Command>,
+        workers: Vec<JoinHandle<()>>,
+        signals: bool,
+    ) -> Result<JoinHandle<()>, Error> {
+        let (started, on_started) = std::sync::mpsc::channel();
+        let stop = self.stop.clone();
+        let run = move || self.run(admin, commands, workers, signals, &started);
+        let thread = std::thread::Builder::new().name("control".into()).spawn(run);
+        let outcome = thread.map_err(Error::from).and_then(|thread| {
+            on_started.recv().map_err(|_| std::io::Error::other("the control thread ended"))??;
+            Ok(thread)
+        });
+        if outcome.is_err() {
+            stop.send_replace(Some(Duration::ZERO));
+        }
+        outcome
+    }
+
+    fn run(
+        mut self,
+        admin: Option<Admin>,
+        commands: mpsc::UnboundedReceiver<Command>,
+        workers: Vec<JoinHandle<()>>,
+        signals: bool,
+        started: &std::sync::mpsc::Sender<Result<(), Error>>,
+    ) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(started.send(Err(error.into()))),
+        };
+        let gateway = Arc::clone(&self.gateway);
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, async move {
+            let admin = admin.map_or(Ok(()), |(config, socket)| self.start_admin(config, socket));
+            let mut signals = match admin.and_then(|()| Ok(Signals::new(signals)?)) {
+                Ok(signals) => signals,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            let _ = started.send(Ok(()));
+            self.serve(commands, &mut signals).await;
+            self.finish(workers, &mut signals).await;
+        });
+        gateway.access_log.close();
+    }
+
+    /// Reloads as files change, until told to stop.
+    async fn serve(
+        &mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        signals: &mut Signals,
+    ) {
+        let (notices, mut on_notice) = mpsc::unbounded_channel();
+        match Watch::new(notices.clone()) {
+            Ok(mut watch) => {
+                watch.set(&self.files);
+                self.watch = Some(watch);
+            }
+            Err(error) => tracing::warn!("files are not watched, SIGHUP reloads: {error}"),
+        }
+        // What changed between reading and watching is noticed now.
+        let _ = notices.send(());
+        let mut sweep = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::Reload(reply)) => drop(reply.send(self.reload())),
+                    Some(Command::Stop) | None => return,
+                },
+                heard = signals.next() => match heard {
+                    Heard::Hangup => drop(self.reload()),
+                    Heard::Stop => return,
+                },
+                Some(()) = on_notice.recv() => {
+                    let settled = self.settled(&mut on_notice).await;
+                    if settled != self.fingerprint {
+                        let _ = self.reload();
+                    }
+                }
+                _ = sweep.tick() => self.gateway.tick(),
+            }
+        }
+    }
+
+    /// What the files hold once nobody has changed them for a moment, or has for too long.
+    async fn settled(&self, notices: &mut mpsc::UnboundedReceiver<()>) -> Vec<Option<Vec<u8>>> {
+        let mut before = fingerprint(&self.files);
+        for _ in 0..PATIENCE {
+            tokio::time::sleep(SETTLE).await;
+            while notices.try_recv().is_ok() {}
+            let now = fingerprint(&self.files);
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        before
+    }
+
+    /// Takes the file into force, or leaves everything as it is and says why.
+    fn reload(&mut self) -> Result<(), Error> {
+        let read = self.files.iter().cloned().zip(fingerprint(&self.files)).collect();
+        let outcome = self.try_reload();
+        match &outcome {
+            Ok(()) => {
+                let snapshot = self.gateway.snapshot.load();
+                self.gateway.metrics.reloads_ok.increment();
+                tracing::info!(
+                    "{} is in force: generation {}, {} routes",
+                    self.path.display(),
+                    snapshot.generation,
+                    snapshot.routes.len()
+                );
+            }
+            Err(error) => {
+                self.gateway.metrics.reloads_failed.increment();
+                tracing::error!(
+                    "{} is not in force, the configuration before it stays:\n{error}",
+                    self.path.display()
+                );
+            }
+        }
+        // A file that the refused configuration names may be what has to change.
+        if let Err(Error::Config(LoadError::Invalid { files, .. })) = &outcome {
+            let named = files.iter().filter(|file| !self.files.contains(file));
+            let all = self.files.iter().chain(named).cloned().collect();
+            self.follow(all, &read);
+        } else {
+            self.follow(self.files.clone(), &read);
+        }
+        outcome
+    }
+
+    /// Watches these files from now on. Those that were known count as they were before they were
+    /// read, so that a change during the reading is not missed.
+    fn follow(&mut self, files: Vec<PathBuf>, read: &HashMap<PathBuf, Option<Vec<u8>>>) {
+        let now = files.iter().zip(fingerprint(&files));
+        self.fingerprint = now.map(|(file, now)| read.get(file).cloned().unwrap_or(now)).collect();
+        if let Some(watch) = &mut self.watch {
+            watch.set(&files);
+        }
+        self.files = files;
+    }
+
+    fn try_reload(&mut self) -> Result<(), Error> {
+        let Loaded { config, warnings } = config::load(&self.path)?;
+        if warnings.iter().next().is_some() {
+            tracing::warn!("{} can be used, but:\n{warnings}", self.path.display());
+        }
+        let listeners = bind_all(&config.listen, &self.listeners.borrow())?;
+        self.reload_admin(&config)?;
+        self.files.clone_from(&config.files);
+        self.gateway.adopt(config);
+        self.listeners.send_replace(listeners);
+        Ok(())
+    }
+
+    /// The admin listener as configured. It is bound before anything else changes.
+    fn reload_admin(&mut self, config: &Config) -> Result<(), Error> {
+        match (&config.admin, &mut self.admin_listener) {
+            (None, _) => self.stop_admin(),
+            (Some(admin), Some(running)) if running.address == admin.address => {
+                running.token.lock().clone_from(&admin.token);
+            }
+            (Some(admin), _) => {
+                let socket = bind(admin.address, false)?;
+                self.stop_admin();
+                self.start_admin(admin.clone(), socket)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_admin(&mut self, config: model::Admin, socket: TcpListener) -> Result<(), Error> {
+        let local = socket.local_addr()?;
+        let listener = tokio::net::TcpListener::from_std(socket)?;
+        let token = admin::Token::new(config.token.into());
+        let serving =
+            admin::serve(listener, Arc::clone(&self.gateway), admin::Token::clone(&token));
+        let task = tokio::task::spawn_local(serving).abort_handle();
+        self.admin_listener = Some(AdminListener { address: config.address, token, task });
+        self.admin.send_replace(Some(local));
+        Ok(())
+    }
+
+    fn stop_admin(&mut self) {
+        if let Some(listener) = self.admin_listener.take() {
+            listener.task.abort();
+        }
+        self.admin.send_replace(None);
+    }
+
+    /// Lets what is in flight finish; a second signal ends it at once.
+    async fn finish(&mut self, workers: Vec<JoinHandle<()>>, signals: &mut Signals) {
+        let grace = self.gateway.snapshot.load().server.shutdown_grace;
+        tracing::info!("stopping; requests in flight have {grace:?}");
+        self.gateway.drain();
+        self.stop.send_replace(Some(grace));
+        // Nobody may queue up at a door that nobody opens any more.
+        self.listeners.send_replace(Listeners::new());
+        loop {
+            if workers.iter().all(JoinHandle::is_finished) {
+                return;
+            }
+            tokio::select! {
+                Heard::Stop = signals.next() => {
+                    tracing::warn!("stopping at once");
+                    self.stop.send_replace(Some(Duration::ZERO));
+                }
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
+        }
+    }
+}
