@@ -132,7 +132,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
     fields.later(&["overload", "telemetry"]);
     fields.finish(cx);
-    let Callers { identity, plans, default_plan, exempt } = callers;
+    let Callers { identity, plans, default_plan, exempt, .. } = callers;
     Some(Config {
         listen: listen?,
         admin,

@@ -1,5 +1,5 @@
-//! Starts and stops the whole: workers on their threads, and one [control](control) thread that
-//! reloads, answers the admin listener and passes signals on.
+//! Starts and stops the whole: workers on their threads, and one control thread that reloads,
+//! answers the admin listener and passes signals on.
 
 mod control;
 mod listeners;

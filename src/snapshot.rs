@@ -206,7 +206,7 @@ impl Snapshot {
         limits.map(|limit| (limit.id, limit.quotas.clone())).collect()
     }
 
-    /// The plan a token names; the default plan when nobody defined it.
+    /// The plan a token names; `None` when nobody defined it.
     pub fn plan(&self, name: &str) -> Option<usize> {
         self.plans.iter().position(|plan| plan == name)
     }

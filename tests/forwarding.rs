@@ -95,6 +95,12 @@ fn bodies_pass_chunked_and_with_a_length_and_trailers_with_them() {
     assert_eq!(seen.header("transfer-encoding"), Some("chunked"));
     assert_eq!(seen.header("te"), Some("trailers"));
     assert_eq!(seen.trailers, "x-md5: 9\r\n");
+    for te in ["trailers", "gzip"] {
+        let reply = connection.send("POST", "/", &[("te", te)], b"hello world");
+        assert_eq!((reply.text(), reply.trailers.len()), ("abcde", usize::from(te == "trailers")));
+    }
+    assert_eq!(backend.connections(), 1, "an answer with trailers ends in good order, too");
+    assert!(gateway.log.wait_for(3).iter().all(|line| line.get("aborted").is_none()));
 }
 
 #[test]
@@ -269,22 +275,50 @@ fn a_connection_the_backend_closed_meanwhile_costs_nobody_a_request() {
     }
 }
 
+/// Takes the second request it gets and ends the connection without a word, as a backend does
+/// whose keep-alive time is up at that very moment.
+fn ending_at_the_second(reset: bool) -> Backend {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    Backend::with(move |_, stream| {
+        let second = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 1;
+        if second && reset {
+            let socket = socket2::SockRef::from(&*stream);
+            socket.set_linger(Some(Duration::ZERO)).unwrap(); // closing resets
+        }
+        !second && stream.write_all(&ok("fine")).is_ok()
+    })
+}
+
 #[test]
 fn a_connection_that_dies_under_a_repeatable_request_is_replaced() {
-    // Takes the second request and closes without a word, as a backend does whose keep-alive time
-    // is up at that very moment.
-    let backend = Backend::with({
-        let count = std::sync::atomic::AtomicUsize::new(0);
-        move |_, stream| {
-            let second = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 1;
-            !second && stream.write_all(&ok("fine")).is_ok()
+    for reset in [false, true] {
+        for (method, expected) in [("GET", 200), ("POST", 502)] {
+            let backend = ending_at_the_second(reset);
+            let gateway = Gateway::start(&open(&backend));
+            let mut connection = gateway.connect();
+            assert_eq!(connection.get("/").status, 200);
+            std::thread::sleep(Duration::from_millis(700)); // idle for long enough to be suspect
+            let status = connection.send(method, "/", &[], b"").status;
+            assert_eq!(
+                status, expected,
+                "{method}, reset: {reset}: what cannot be repeated is not"
+            );
         }
-    });
-    let gateway = Gateway::start(&open(&backend));
+    }
+}
+
+#[test]
+fn connections_idle_for_too_long_are_not_used_again() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ idle: 100ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
     let mut connection = gateway.connect();
-    assert_eq!(connection.get("/").status, 200);
-    std::thread::sleep(Duration::from_millis(700)); // idle for long enough to be suspect
-    assert_eq!(connection.get("/").status, 200);
+    connection.get("/");
+    std::thread::sleep(Duration::from_millis(500));
+    connection.get("/");
     assert_eq!(backend.connections(), 2);
 }
 
@@ -331,6 +365,12 @@ fn several_endpoints_take_turns() {
     let gateway = Gateway::start(&yaml);
     let picked: Vec<String> = (0..8).map(|_| gateway.get("/").text().to_owned()).collect();
     assert_eq!(picked, ["2", "0", "1", "2", "2", "0", "1", "2"]);
+    gateway.reload(&yaml.replace("round_robin", "least_requests")).unwrap();
+    let picked: Vec<String> = (0..200).map(|_| gateway.get("/").text().to_owned()).collect();
+    for n in ["0", "1", "2"] {
+        assert!(picked.iter().any(|p| p == n), "{n} is never picked");
+    }
+    assert!(backends.iter().all(|b| b.connections() <= 2), "pools go on over the reload");
 }
 
 #[test]
@@ -373,4 +413,48 @@ fn an_answer_before_the_end_of_the_upload_holds_up_nobody() {
     next.write(head);
     assert_eq!(next.read_reply("POST").text(), "early");
     answering.join().unwrap();
+}
+
+#[test]
+fn a_refused_upload_still_gets_its_answer() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&crate::common::limited(&backend, "[{ by: ip, rate: 1/hour }]"));
+    gateway.get("/");
+    // A short body came with its head: the connection goes on.
+    let mut connection = gateway.connect();
+    for _ in 0..3 {
+        let reply = connection.send("POST", "/", &[], b"short");
+        assert_eq!((reply.status, reply.header("connection")), (429, None));
+    }
+    // A long one is not waited for, but the answer is not lost to a reset either.
+    for _ in 0..20 {
+        let mut connection = gateway.connect();
+        connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n");
+        connection.write(&vec![b'x'; 200_000]);
+        let reply = connection.read_reply("POST");
+        assert_eq!((reply.status, reply.header("connection")), (429, Some("close")));
+    }
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[test]
+fn a_caller_who_leaves_lets_go_of_everything() {
+    let backend = Backend::with(|_, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+        let _ = stream.write_all(head);
+        let mut byte = [0];
+        let _ = stream.read(&mut byte); // until the gateway hangs up
+        false
+    });
+    let yaml = format!("admin: 127.0.0.1:0\n{}", open(&backend));
+    let gateway = Gateway::start(&yaml);
+    for _ in 0..5 {
+        let mut connection = gateway.connect();
+        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(connection.head().unwrap().status, 200);
+    }
+    let lines = gateway.log.wait_for(5);
+    assert!(lines.iter().all(|line| line.get("aborted").is_some()));
+    let metrics = crate::common::Connection::open(gateway.admin()).get("/metrics");
+    assert!(metrics.text().contains("sluice_requests_in_flight 0\n"), "{}", metrics.text());
 }

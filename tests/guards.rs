@@ -13,12 +13,12 @@ fn a_head_that_does_not_come_is_408() {
     let gateway = guarded(&backend, "header_timeout: 200ms");
     for part in ["", "GET", "GET / HTTP/1.1\r\nhost: a\r\nx: "] {
         let mut connection = gateway.connect();
-        connection.write(part.as_bytes());
         let began = Instant::now();
+        connection.write(part.as_bytes());
         let reply = connection.read_reply("GET");
         assert_eq!((reply.status, reply.header("connection")), (408, Some("close")), "{part:?}");
         assert!(connection.is_closed());
-        assert!((200..3000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+        assert!((150..5000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     }
 }
 
@@ -108,14 +108,14 @@ fn a_caller_who_stops_sending_is_408() {
 fn a_slow_upload_is_no_slow_backend() {
     let backend = Backend::start();
     let yaml = format!(
-        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ response: 400ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
+        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ response: 1s }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
         backend.address()
     );
     let gateway = Gateway::start(&yaml);
     let mut connection = gateway.connect();
     connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n");
     for _ in 0..10 {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(150));
         connection.write(b"x");
     }
     assert_eq!(connection.read_reply("POST").status, 200);
@@ -137,4 +137,58 @@ fn connections_are_capped() {
         connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         connection.try_reply("GET")
     });
+}
+
+#[test]
+fn a_caller_who_does_not_read_is_cut_off() {
+    let backend = Backend::with(|_, stream| {
+        let piece = vec![b'x'; 1 << 20];
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", piece.len() * 64);
+        std::io::Write::write_all(stream, head.as_bytes()).is_ok()
+            && (0..64).all(|_| std::io::Write::write_all(stream, &piece).is_ok())
+    });
+    let gateway = guarded(&backend, "idle_timeout: 300ms");
+    let mut connection = gateway.connect();
+    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let lines = gateway.log.wait_for(1);
+    assert!(lines[0].get("aborted").is_some(), "{lines:?}");
+}
+
+#[test]
+fn an_early_answer_and_the_rest_of_the_upload_are_no_next_request() {
+    let early = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = early.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = early.accept().unwrap();
+        let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+        std::io::Write::write_all(&mut stream, &crate::common::backend::ok("early")).unwrap();
+        while std::io::Read::read(&mut stream, &mut [0; 4096]).is_ok_and(|n| n > 0) {}
+    });
+    let yaml = format!(
+        "server: {{ header_timeout: 100ms }}\nupstreams: {{ app: 'http://{address}' }}\nroutes: [{{ path: /, upstream: app }}]\n"
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut connection = gateway.connect();
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n");
+    assert_eq!(connection.read_reply("POST").text(), "early");
+    for _ in 0..5 {
+        connection.write(b"more");
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    assert!(connection.is_closed(), "not a byte more");
+}
+
+#[test]
+fn connections_are_spread_evenly_over_the_workers() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "max_connections: 100");
+    let mut kept: Vec<_> = (0..40).map(|_| gateway.connect()).collect();
+    for connection in &mut kept {
+        connection.get("/");
+    }
+    let workers = &gateway.server().gateway().metrics.workers;
+    let counts: Vec<u64> =
+        workers.iter().map(sluice::metrics::WorkerMetrics::connections).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 40);
+    assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?}");
 }

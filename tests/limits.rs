@@ -281,3 +281,20 @@ fn a_bad_request_is_charged_to_its_address_too() {
     assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), 0);
     assert_eq!(gateway.get("/%zz").status, 429);
 }
+
+#[test]
+fn any_number_of_limits_can_guard_a_route() {
+    let backend = Backend::start();
+    let limits: Vec<String> = (0..9)
+        .map(|n| format!("{{ name: l{n}, by: 'header:x-{n}', rate: {}/hour }}", 20 - n))
+        .collect();
+    let gateway = Gateway::start(&limited(&backend, &format!("[{}]", limits.join(", "))));
+    let names: Vec<String> = (0..9).map(|n| format!("x-{n}")).collect();
+    let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "v")).collect();
+    let statuses = gateway.statuses("/", &headers, 14);
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 12);
+    let reply = gateway.get_with("/", &headers);
+    assert_eq!(reply.number("x-ratelimit-limit"), 12);
+    assert_eq!(reply.header("ratelimit").unwrap().split(", ").count(), 9);
+    assert!(reply.header("ratelimit").unwrap().starts_with("\"l0\";r=8;"), "{reply:?}");
+}

@@ -65,12 +65,18 @@ fn a_save_an_atomic_rename_and_a_config_maps_swap_are_noticed() {
     std::fs::write(&temporary, format!("listen: 127.0.0.1:0\n{}", yaml(3))).unwrap();
     std::fs::rename(&temporary, gateway.path()).unwrap();
     limit(3);
-    // Written in two steps, as slow editors do: the half is not taken for the whole.
+    // Written piece by piece, as slow editors do: no piece is taken for the whole, although each
+    // would be a valid file.
+    let generation = gateway.generation();
     let mut file = std::fs::File::create(gateway.path()).unwrap();
-    file.write_all(b"listen: 127.0.0.1:0\n").unwrap();
-    file.write_all(yaml(4).as_bytes()).unwrap();
+    write!(file, "listen: 127.0.0.1:0\n{}", yaml(4)).unwrap();
+    for _ in 0..20 {
+        writeln!(file, "# more to come").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
     drop(file);
     limit(4);
+    assert_eq!(gateway.generation(), generation + 1);
 }
 
 #[test]

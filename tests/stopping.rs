@@ -116,6 +116,23 @@ fn sighup_reloads() {
     assert_eq!(status("/only"), 200);
 }
 
+#[test]
+fn a_gateway_that_stops_is_no_longer_ready() {
+    let backend = slow(Duration::from_secs(2));
+    let gateway = crate::common::Gateway::start(&format!("admin: 127.0.0.1:0\n{}", open(&backend)));
+    let (address, admin) = (gateway.address(), gateway.admin());
+    let mut busy = Connection::open(address);
+    busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request", || (backend.seen().len() == 1).then_some(()));
+    let stopping = std::thread::spawn(move || gateway.stop());
+    eventually("the end of readiness", || {
+        (Connection::open(admin).get("/readyz").status == 503).then_some(())
+    });
+    assert_eq!(Connection::open(admin).get("/livez").status, 200);
+    assert_eq!(busy.read_reply("GET").text(), "done");
+    stopping.join().unwrap();
+}
+
 /// A body of 1 GiB passes up and down while the gateway's memory stays below 64 MiB.
 #[test]
 fn a_huge_body_passes_both_ways_in_little_memory() {

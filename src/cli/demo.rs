@@ -3,6 +3,7 @@
 use super::{Outcome, backend};
 use crate::server::{Options, Server};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const TEMPLATE: &str = include_str!("demo.yaml");
@@ -83,8 +84,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> std::io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("sluice-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
+        // A name nobody can foresee, in a folder nobody else can read.
+        let name = format!("sluice-demo-{:016x}", fastrand::u64(..));
+        let folder = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self(folder))
     }
 }

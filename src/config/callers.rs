@@ -10,7 +10,7 @@ use crate::limit::{Quota, Rate};
 use crate::token::{Rules, Verifier};
 use http::HeaderName;
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,19 +19,40 @@ use std::time::Duration;
 /// What the rest of the file refers to.
 pub(super) struct Callers {
     pub(super) identity: Identity,
+    /// Whether the file says how users are known, be it wrongly.
+    pub(super) knows_users: bool,
+    /// Whether the file says how API keys are known, be it wrongly.
+    pub(super) knows_keys: bool,
     pub(super) plans: Vec<Plan>,
+    /// Plan and name of rates that are there but could not be read.
+    pub(super) unreadable_rates: HashSet<(String, String)>,
     pub(super) default_plan: usize,
     pub(super) exempt: Exempt,
 }
 
 impl Callers {
     pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Self {
-        let plans = plans(fields, cx);
+        let mut unreadable_rates = HashSet::new();
+        let plans = plans(fields, &mut unreadable_rates, cx);
         let default_plan = default_plan(fields, &plans, cx);
-        let identity = fields.get("identity").and_then(|node| identity(node, &plans, cx));
+        let node = fields.get("identity");
+        let says = |name: &str| match node.map(|node| &node.kind) {
+            Some(Kind::Map(entries)) => entries.iter().any(|(key, _)| key.name == name),
+            _ => false,
+        };
+        let (knows_users, knows_keys) = (says("user"), says("api_key"));
+        let identity = node.and_then(|node| identity(node, &plans, cx));
         let identity = identity.unwrap_or(Identity { ipv6_prefix: 64, ..Identity::default() });
-        let exempt = fields.get("exempt").and_then(|node| exempt(node, &identity, cx));
-        Self { identity, plans, default_plan, exempt: exempt.unwrap_or_default() }
+        let exempt = fields.get("exempt").and_then(|node| exempt(node, &identity, knows_keys, cx));
+        Self {
+            identity,
+            knows_users,
+            knows_keys,
+            plans,
+            unreadable_rates,
+            default_plan,
+            exempt: exempt.unwrap_or_default(),
+        }
     }
 }
 
@@ -46,12 +67,24 @@ impl Read for HeaderName {
 impl Read for IpNet {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "an address or network", |text| {
-            let address = text.parse::<IpAddr>().map(IpNet::from);
-            address.or_else(|_| text.parse::<IpNet>().map(|net| net.trunc())).map_err(|_| {
-                "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
-                    .to_owned()
-            })
+            let address = text.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical()));
+            address.or_else(|_| text.parse::<IpNet>().map(|net| canonical(net.trunc()))).map_err(
+                |_| {
+                    "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
+                        .to_owned()
+                },
+            )
         })
+    }
+}
+
+/// Callers' addresses are compared as IPv4 where they are IPv4 in IPv6's clothes.
+fn canonical(network: IpNet) -> IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (IpAddr::V4(ip), Some(prefix)) if network.addr().is_ipv6() => {
+            IpNet::new(ip.into(), prefix).unwrap_or(network)
+        }
+        _ => network,
     }
 }
 
@@ -61,7 +94,11 @@ impl Read for Rate {
     }
 }
 
-fn plans(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Plan> {
+fn plans(
+    fields: &mut Fields<'_>,
+    unreadable: &mut HashSet<(String, String)>,
+    cx: &mut Context<'_>,
+) -> Vec<Plan> {
     let Some(node) = fields.get("plans") else {
         return Vec::new();
     };
@@ -69,11 +106,16 @@ fn plans(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Plan> {
         cx.error(node, format!("expected plans by name, found {}", node.describe()));
         return Vec::new();
     };
-    entries.iter().filter_map(|(key, node)| plan(&key.name, node, cx)).collect()
+    entries.iter().filter_map(|(key, node)| plan(&key.name, node, unreadable, cx)).collect()
 }
 
 /// Every field of a plan but `burst` is a rate that limits can name.
-fn plan(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Plan> {
+fn plan(
+    name: &str,
+    node: &Node,
+    unreadable: &mut HashSet<(String, String)>,
+    cx: &mut Context<'_>,
+) -> Option<Plan> {
     let Kind::Map(entries) = &node.kind else {
         let help = "a plan looks like { rate: 60/minute, burst: 10 }".to_owned();
         cx.error_with_help(node, format!("expected a plan, found {}", node.describe()), help);
@@ -84,11 +126,10 @@ fn plan(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Plan> {
         match key.name.as_str() {
             "burst" => plan.burst = u32::read(node, cx),
             "priority" => cx.error(node, "'priority' is not supported yet"),
-            name => {
-                if let Some(rate) = Rate::read(node, cx) {
-                    plan.rates.insert(name.to_owned(), rate);
-                }
-            }
+            rate => match Rate::read(node, cx) {
+                Some(read) => drop(plan.rates.insert(rate.to_owned(), read)),
+                None => drop(unreadable.insert((name.to_owned(), rate.to_owned()))),
+            },
         }
     }
     for (name, rate) in &plan.rates {
@@ -220,7 +261,7 @@ fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys
         (None, None) => KeyPlace::Header(HeaderName::from_static("x-api-key")),
         (Some(_), Some(_)) => {
             cx.error(node, "an API key is either in a 'header' or in a 'query' parameter");
-            return None;
+            KeyPlace::Query(String::new())
         }
     };
     let mut keys = BTreeMap::new();
@@ -309,7 +350,12 @@ impl Read for Sha256 {
     }
 }
 
-fn exempt(node: &Node, identity: &Identity, cx: &mut Context<'_>) -> Option<Exempt> {
+fn exempt(
+    node: &Node,
+    identity: &Identity,
+    knows_keys: bool,
+    cx: &mut Context<'_>,
+) -> Option<Exempt> {
     let mut fields = Fields::of(node, "exempt", cx)?;
     let ips = fields.optional("ips", cx).unwrap_or_default();
     let ids: Vec<Located<String>> = fields.optional("api_keys", cx).unwrap_or_default();
@@ -317,7 +363,9 @@ fn exempt(node: &Node, identity: &Identity, cx: &mut Context<'_>) -> Option<Exem
     for id in &ids {
         let keys = identity.api_key.iter().flat_map(|keys| keys.keys.values());
         let known: Vec<&str> = keys.map(|key| &*key.id).collect();
-        if !known.contains(&id.value.as_str()) {
+        // Keys that could not be read have been reported.
+        let unread = knows_keys && identity.api_key.is_none();
+        if !unread && !known.contains(&id.value.as_str()) {
             let help = nearest(&id.value, known);
             cx.error_with_help(&id.node, format!("there is no API key '{}'", id.value), help);
         }

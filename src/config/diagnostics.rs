@@ -120,7 +120,7 @@ impl fmt::Display for Diagnostics {
     }
 }
 
-/// `; did you mean 'x'?` for the candidate nearest to what was written, if any is near.
+/// `did you mean 'x'?` for the candidate nearest to what was written, if any is near.
 pub(super) fn nearest<'a>(
     written: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -22,7 +22,7 @@ impl Read for Listen {
                 cx.error(node, format!("{address} is listened on twice"));
             }
         }
-        if addresses.is_empty() {
+        if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
             cx.error(node, "at least one address to listen on is needed");
         }
         Some(Self(addresses))
@@ -107,12 +107,15 @@ impl Read for Store {
         };
         let mut fields = Fields::of(node, "store", cx)?;
         let mut store = Self::default();
-        if let Some(memory) = fields.get("memory") {
-            let mut fields = Fields::of(memory, "the memory store", cx)?;
-            if let Some(max_keys) = fields.get("max_keys") {
-                store.max_keys = usize::read(max_keys, cx)?;
-                if store.max_keys < 1000 {
-                    cx.error(max_keys, "at least 1000 keys");
+        if let Some(memory) = fields.get("memory")
+            && let Some(mut fields) = Fields::of(memory, "the memory store", cx)
+        {
+            if let Some(node) = fields.get("max_keys")
+                && let Some(max_keys) = usize::read(node, cx)
+            {
+                store.max_keys = max_keys;
+                if max_keys < 1000 {
+                    cx.error(node, "at least 1000 keys");
                 }
             }
             fields.later(&["snapshot"]);
@@ -273,12 +276,13 @@ impl Read for Logging {
         }
         let mut fields = Fields::of(node, "the access log", cx)?;
         if let Some(format) = fields.get("format") {
-            one_of(format, cx, "a format of the access log", &[("json", ())])?;
+            one_of(format, cx, "a format of the access log", &[("json", ())]);
         }
         let Self(default) = Self::default();
         let mut log = default?;
-        if let Some(sample) = fields.get("sample") {
-            let mut fields = Fields::of(sample, "sample", cx)?;
+        if let Some(sample) = fields.get("sample")
+            && let Some(mut fields) = Fields::of(sample, "sample", cx)
+        {
             let allowed = fields.get("allowed").and_then(|node| share(node, cx));
             let rejected = fields.get("rejected").and_then(|node| share(node, cx));
             fields.finish(cx);

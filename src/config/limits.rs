@@ -139,12 +139,11 @@ fn by(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attrib
     {
         return Some(Vec::new());
     }
-    let attributes = attributes(node, callers, cx)?;
-    if attributes.is_empty() {
+    if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
         cx.error(node, "'by' needs at least one attribute");
         return None;
     }
-    Some(attributes)
+    attributes(node, callers, cx)
 }
 
 fn unless(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
@@ -162,8 +161,8 @@ fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Ve
             cx.error(&attribute.node, "this attribute is named twice");
         }
         let unknown = match attribute.value {
-            Attribute::User => callers.identity.user.is_none(),
-            Attribute::ApiKey => callers.identity.api_key.is_none(),
+            Attribute::User => !callers.knows_users,
+            Attribute::ApiKey => !callers.knows_keys,
             Attribute::Ip | Attribute::Header(_) => false,
         };
         if unknown {
@@ -171,7 +170,8 @@ fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Ve
             cx.warn(&attribute.node, format!("without 'identity.{name}' no caller ever has this"));
         }
     }
-    Some(read.into_iter().map(|attribute| attribute.value).collect())
+    let asked = if let Kind::List(items) = &node.kind { items.len() } else { 1 };
+    (read.len() == asked).then(|| read.into_iter().map(|attribute| attribute.value).collect())
 }
 
 impl Read for Attribute {
@@ -258,7 +258,10 @@ fn quotas(
     }
     let by_plan = |plan: &Plan, cx: &mut Context<'_>| {
         let Some(rate) = plan.rates.get(name) else {
-            cx.error(node, format!("the plan '{}' has no '{name}'", plan.name));
+            // A rate that is there but cannot be read has been reported.
+            if !callers.unreadable_rates.contains(&(plan.name.clone(), name.to_owned())) {
+                cx.error(node, format!("the plan '{}' has no '{name}'", plan.name));
+            }
             return None;
         };
         let of_plan = plan.burst.filter(|_| name == "rate");

@@ -306,7 +306,8 @@ pub struct Headers {
 pub struct Server {
     /// From a request's first byte until its last header.
     pub header_timeout: Duration,
-    /// How long a connection may do nothing.
+    /// How long a connection may lie idle between requests, or a caller may leave what we send
+    /// untaken.
     pub idle_timeout: Duration,
     /// Header lines of a request.
     pub max_headers: usize,

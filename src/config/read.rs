@@ -84,7 +84,7 @@ pub(super) fn parsed<T>(
     match grammar(text) {
         Ok(value) => Some(value),
         Err(help) => {
-            cx.error_with_help(node, format!("'{text}' is not {expected}"), help);
+            cx.error_with_help(node, format!("{} is not {expected}", node.describe()), help);
             None
         }
     }
@@ -97,15 +97,14 @@ pub(super) fn one_of<T: Copy>(
     expected: &str,
     words: &[(&str, T)],
 ) -> Option<T> {
-    let text = text(node, cx, expected)?;
-    let found = words.iter().find(|(word, _)| *word == text);
-    if found.is_none() {
-        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let help = nearest(text, names.iter().copied())
-            .unwrap_or_else(|| format!("one of: {}", names.join(", ")));
-        cx.error_with_help(node, format!("'{text}' is not {expected}"), help);
-    }
-    found.map(|(_, value)| *value)
+    parsed(node, cx, expected, |text| {
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            nearest(text, names.iter().copied())
+                .unwrap_or_else(|| format!("one of: {}", names.join(", ")))
+        })
+    })
 }
 
 impl Read for String {
@@ -127,7 +126,7 @@ fn plain<T: serde::de::DeserializeOwned>(
     expected: &str,
 ) -> Option<T> {
     let value = match &node.kind {
-        Kind::Scalar(scalar) if scalar.plain => serde_yaml::from_str(&scalar.text).ok(),
+        Kind::Scalar(scalar) if scalar.is_typed() => serde_yaml::from_str(&scalar.text).ok(),
         _ => None,
     };
     if value.is_none() && !node.is_broken() {

@@ -83,7 +83,7 @@ fn route(
     let methods = fields.optional("methods", cx).unwrap_or_default();
     let upstream: Option<Located<String>> = fields.required("upstream", cx);
     let upstream = upstream.and_then(|name| upstream_index(&name, shared.upstreams, cx));
-    let require = fields.get("require").and_then(|node| require(node, shared.callers, cx));
+    let require = fields.get("require").map(|node| require(node, shared.callers, cx));
     let limits = limits::read_all(
         fields.get("limits"),
         name.as_deref().unwrap_or("route"),
@@ -133,6 +133,9 @@ impl Read for PathPattern {
             };
             if path.contains(['*', '?']) {
                 return Err("a '*' stands only at the end, as in /api/*; a '?' has no place".into());
+            }
+            if prefix && text != "/" && path.ends_with('/') {
+                return Err(format!("write it as '{}/*'", path.trim_end_matches('/')));
             }
             let whole = if path.is_empty() { "/" } else { path };
             let normal = normalise(whole).map_err(|error| error.to_string())?;
@@ -185,7 +188,7 @@ impl Read for Method {
     }
 }
 
-fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Require> {
+fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Require {
     #[derive(Clone, Copy, PartialEq)]
     enum Word {
         User,
@@ -198,24 +201,26 @@ fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Requi
         _ => (false, std::slice::from_ref(node)),
     };
     let mut require = Require::default();
+    let mut broken = false;
     for node in nodes {
-        match one_of(node, cx, "something to require", &words)? {
-            Word::User => require.user = true,
-            Word::ApiKey => require.api_key = true,
-            Word::Any if list => cx.error(node, "'any' stands alone"),
-            Word::Any => require = Require { user: true, api_key: true, either: true },
+        match one_of(node, cx, "something to require", &words) {
+            Some(Word::User) => require.user = true,
+            Some(Word::ApiKey) => require.api_key = true,
+            Some(Word::Any) if list => cx.error(node, "'any' stands alone"),
+            Some(Word::Any) => require = Require { user: true, api_key: true, either: true },
+            None => broken = true,
         }
     }
-    let known = (callers.identity.user.is_some(), callers.identity.api_key.is_some());
+    let known = (callers.knows_users, callers.knows_keys);
     let satisfiable = if require.either {
         known.0 || known.1
     } else {
         (!require.user || known.0) && (!require.api_key || known.1)
     };
-    if !satisfiable {
+    if !satisfiable && !broken {
         cx.error(node, "nobody could present this: 'identity' does not say how it is known");
     }
-    Some(require)
+    require
 }
 
 fn rewrite(
@@ -250,20 +255,14 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
         return HeaderEdits::default();
     };
     let mut set = Vec::new();
-    if let Some(node) = fields.get("set") {
-        let Kind::Map(entries) = &node.kind else {
+    match fields.get("set").map(|node| (node, &node.kind)) {
+        None => {}
+        Some((_, Kind::Map(entries))) => {
+            let edits = entries.iter().filter_map(|(key, value)| set_header(&key.name, value, cx));
+            set.extend(edits);
+        }
+        Some((node, _)) => {
             cx.error(node, format!("expected headers by name, found {}", node.describe()));
-            return HeaderEdits::default();
-        };
-        for (key, value) in entries {
-            let name = editable(&key.name);
-            let read = text(value, cx, "a header value").map(HeaderValue::from_str);
-            match (name, read) {
-                (Ok(name), Some(Ok(value))) => set.push((name, value)),
-                (Err(message), _) => cx.error(value, message),
-                (_, Some(Err(_))) => cx.error(value, "a header value is one line of text"),
-                (_, None) => {}
-            }
         }
     }
     let remove: Vec<Located<String>> = fields.optional("remove", cx).unwrap_or_default();
@@ -277,6 +276,14 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
         }
     }
     (set, removed)
+}
+
+fn set_header(name: &str, value: &Node, cx: &mut Context<'_>) -> Option<(HeaderName, HeaderValue)> {
+    let name = editable(name).map_err(|message| cx.error(value, message)).ok()?;
+    let value = parsed(value, cx, "a header value", |text| {
+        HeaderValue::from_str(text).map_err(|_| "one line of text".to_owned())
+    })?;
+    Some((name, value))
 }
 
 /// Headers that frame a message or belong to one connection are the gateway's own.

@@ -6,7 +6,7 @@
 //! resolved here; environment variables are put into scalars here, one scalar at a time.
 
 use super::diagnostics::Span;
-use saphyr_parser::{Event, Parser, ScalarStyle};
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use std::collections::HashMap;
 
 /// A value and where it stands.
@@ -24,15 +24,38 @@ pub(super) enum Kind {
     Map(Vec<(Key, Node)>),
 }
 
-/// A scalar as written. `true`, `12` and `"12"` stay text until somebody asks for a type.
-#[derive(Clone, Debug, Default)]
+/// A scalar. `true`, `12` and `"12"` stay text until somebody asks for a type.
+#[derive(Clone, Debug)]
 pub(super) struct Scalar {
+    /// With environment variables put in.
     pub(super) text: String,
-    /// Neither quoted nor a block: may be a number, a boolean, or nothing at all. What an
-    /// environment variable supplied counts as plain too.
-    pub(super) plain: bool,
+    /// As the file has it, for messages: an environment variable may hold a secret.
+    pub(super) written: String,
+    pub(super) style: Style,
+}
+
+/// How a scalar came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Neither quoted nor a block: may be a number, a boolean, or nothing at all.
+    Plain,
+    /// Text, whatever it looks like.
+    Quoted,
+    /// With an environment variable in it: may be a number or a boolean, but is not nothing.
+    Substituted,
     /// It could not be made out, which has been reported: whoever asks for it stays silent.
-    pub(super) broken: bool,
+    Broken,
+}
+
+impl Scalar {
+    fn new(text: &str, style: Style) -> Self {
+        Self { text: text.to_owned(), written: text.to_owned(), style }
+    }
+
+    /// Whether it may be a number or a boolean.
+    pub(super) fn is_typed(&self) -> bool {
+        matches!(self.style, Style::Plain | Style::Substituted)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -55,18 +78,19 @@ const MAX_DEPTH: usize = 64;
 
 impl Node {
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar(s) if s.plain && !s.broken && matches!(s.text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+        matches!(&self.kind, Kind::Scalar(Scalar { text, style: Style::Plain, .. })
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar(Scalar { broken: true, .. }))
+        matches!(&self.kind, Kind::Scalar(Scalar { style: Style::Broken, .. }))
     }
 
     /// What kind of value it is, for messages.
     pub(super) fn describe(&self) -> String {
         match &self.kind {
             _ if self.is_null() => "nothing".into(),
-            Kind::Scalar(scalar) => format!("'{}'", shorten(&scalar.text)),
+            Kind::Scalar(scalar) => format!("'{}'", shorten(&scalar.written)),
             Kind::List(_) => "a list".into(),
             Kind::Map(_) => "a map".into(),
         }
@@ -105,6 +129,7 @@ pub(super) fn parse(
         }
     }
     let root = builder.document()?;
+    builder.only_document()?;
     let faults = builder.faults;
     if faults.is_empty() {
         authority(text)?;
@@ -141,7 +166,7 @@ impl<'a> Builder<'a> {
         let (event, span) = self.events.get(self.at)?.clone();
         self.at += 1;
         let width = if span.start.line() == span.end.line() {
-            span.end.col() - span.start.col()
+            span.end.col().saturating_sub(span.start.col())
         } else {
             1
         };
@@ -160,6 +185,16 @@ impl<'a> Builder<'a> {
         Err(Fault::at(Span { line: 1, column: 1, width: 1 }, "the file is empty"))
     }
 
+    /// Refuses a second document: whoever reads only the first would not know.
+    fn only_document(&mut self) -> Result<(), Fault> {
+        while let Some((event, span)) = self.next() {
+            if matches!(event, Event::DocumentStart(_)) {
+                return Err(Fault::at(span, "the file holds more than one YAML document"));
+            }
+        }
+        Ok(())
+    }
+
     fn node(
         &mut self,
         event: Event<'a>,
@@ -175,11 +210,18 @@ impl<'a> Builder<'a> {
             ));
         }
         let (kind, anchor) = match event {
-            Event::Scalar(text, style, anchor, _) => {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.check_tag(tag.as_deref(), span, &path);
                 (self.scalar(&text, style, span, &path), anchor)
             }
-            Event::SequenceStart(anchor, _) => (self.list(&path, depth)?, anchor),
-            Event::MappingStart(anchor, _) => (self.map(&path, depth)?, anchor),
+            Event::SequenceStart(anchor, tag) => {
+                self.check_tag(tag.as_deref(), span, &path);
+                (self.list(&path, depth)?, anchor)
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.check_tag(tag.as_deref(), span, &path);
+                (self.map(&path, depth)?, anchor)
+            }
             Event::Alias(anchor) => return self.alias(anchor, span, path),
             _ => return Err(Fault::at(span, "a value was expected here")),
         };
@@ -200,16 +242,25 @@ impl<'a> Builder<'a> {
         Ok(Node { span, path, ..node })
     }
 
+    /// A tag would change what a value means; none is known here but YAML's own.
+    fn check_tag(&mut self, tag: Option<&Tag>, span: Span, path: &str) {
+        if let Some(tag) = tag.filter(|tag| !tag.is_yaml_core_schema()) {
+            let message = format!("the tag '{}{}' means nothing here", tag.handle, tag.suffix);
+            self.faults.push(Fault { span, path: path.to_owned(), message });
+        }
+    }
+
     fn scalar(&mut self, text: &str, style: ScalarStyle, span: Span, path: &str) -> Kind {
         let plain = style == ScalarStyle::Plain;
-        match substitute(text, self.env) {
-            Ok(None) => Kind::Scalar(Scalar { text: text.to_owned(), plain, broken: false }),
-            Ok(Some(text)) => Kind::Scalar(Scalar { text, plain: true, broken: false }),
+        let scalar = match substitute(text, self.env) {
+            Ok(None) => Scalar::new(text, if plain { Style::Plain } else { Style::Quoted }),
+            Ok(Some(put)) => Scalar { text: put, ..Scalar::new(text, Style::Substituted) },
             Err(message) => {
                 self.faults.push(Fault { span, path: path.to_owned(), message });
-                Kind::Scalar(Scalar { broken: true, ..Scalar::default() })
+                Scalar::new(text, Style::Broken)
             }
-        }
+        };
+        Kind::Scalar(scalar)
     }
 
     fn list(&mut self, path: &str, depth: usize) -> Result<Kind, Fault> {
@@ -239,6 +290,10 @@ impl<'a> Builder<'a> {
             };
             let value = self.node(event, value_span, path.clone(), depth + 1)?;
             if name == "<<" {
+                if matches!(value.kind, Kind::Scalar(_)) {
+                    let message = "'<<' takes a map, or a list of maps".to_owned();
+                    self.faults.push(Fault { span: value_span, path, message });
+                }
                 merged.push(value);
             } else if entries.iter().any(|(key, _)| key.name == name) {
                 let message = format!("'{name}' is given twice");
@@ -257,7 +312,7 @@ impl<'a> Builder<'a> {
 /// What an empty file holds.
 fn nothing() -> Node {
     let span = Span { line: 1, column: 1, width: 1 };
-    let kind = Kind::Scalar(Scalar { plain: true, ..Scalar::default() });
+    let kind = Kind::Scalar(Scalar::new("", Style::Plain));
     Node { span, path: String::new(), kind }
 }
 
@@ -314,7 +369,7 @@ fn substitute(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Option
             (None, Some(default)) => out.push_str(default),
             (None, None) => {
                 return Err(format!(
-                    "the environment variable {name} is not set and has no default"
+                    "the environment variable {name} is not set, or empty, and has no default"
                 ));
             }
         }

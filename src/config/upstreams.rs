@@ -49,7 +49,9 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     };
     let mut fields = Fields::of(node, "an upstream", cx)?;
     let endpoints: Option<Vec<Endpoint>> = fields.required("endpoints", cx);
-    if endpoints.as_ref().is_some_and(Vec::is_empty) {
+    if let Some(Kind::List(items)) = fields.get("endpoints").map(|node| &node.kind)
+        && items.is_empty()
+    {
         cx.error(node, "an upstream needs at least one endpoint");
     }
     let balance = fields.get("balance").and_then(|node| {
