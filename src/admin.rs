@@ -73,8 +73,11 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
 fn may<B>(request: &Request<B>, token: Option<&str>) -> bool {
     let Some(token) = token else { return true };
     let presented = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let presented = presented.and_then(|value| value.strip_prefix(b"Bearer "));
-    presented.is_some_and(|given| verify_slices_are_equal(given, token.as_bytes()).is_ok())
+    let presented = presented.and_then(|value| value.split_at_checked(b"Bearer ".len()));
+    presented.is_some_and(|(scheme, given)| {
+        scheme.eq_ignore_ascii_case(b"Bearer ")
+            && verify_slices_are_equal(given, token.as_bytes()).is_ok()
+    })
 }
 
 fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {

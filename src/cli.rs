@@ -6,11 +6,13 @@ mod demo;
 mod key;
 mod run;
 
+use crate::lines::Lines;
 use clap::{Parser, Subcommand};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 
 /// A reverse-proxy API gateway with rate limiting built in: one binary, one gateway.yaml.
@@ -70,7 +72,7 @@ enum KeyCommand {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    log_to_stderr();
+    let diagnostics = log_to_stderr();
     let outcome = match arguments.command {
         Command::Run { config, workers } => run::run(&config, workers),
         Command::Check { config } => return check::check(&config),
@@ -78,10 +80,11 @@ pub fn main() -> ExitCode {
         Command::Demo { listen, .. } => demo::run(listen),
         Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };
+    diagnostics.close();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            let _ = writeln!(std::io::stderr(), "{error}");
             ExitCode::FAILURE
         }
     }
@@ -89,13 +92,32 @@ pub fn main() -> ExitCode {
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Diagnostics go to stderr; stdout belongs to the access log. `SLUICE_LOG` sets the level.
-fn log_to_stderr() {
+/// Diagnostics go to stderr; stdout belongs to the access log. `SLUICE_LOG` sets the level. A
+/// stderr that is full, stuck or gone holds up nobody.
+fn log_to_stderr() -> Arc<Lines> {
     let level = std::env::var("SLUICE_LOG").ok().and_then(|level| level.parse().ok());
+    let lines = Arc::new(Lines::new(1, Box::new(std::io::stderr()), Arc::default()));
+    let writer = Arc::clone(&lines);
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(move || Diagnostic(Arc::clone(&writer)))
         .with_max_level(level.unwrap_or(LevelFilter::INFO))
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        .log_internal_errors(false)
         .init();
+    lines
+}
+
+/// Passes one event on; tracing writes an event in one piece.
+struct Diagnostic(Arc<Lines>);
+
+impl Write for Diagnostic {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.append(0, bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

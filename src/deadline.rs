@@ -44,9 +44,10 @@ pub struct Deadline {
 pub struct Elapsed;
 
 impl Deadlines {
-    /// Moves on by one tick and wakes those whose time is up.
-    pub fn advance(&self) {
-        let now = self.tick.get() + 1;
+    /// It is now this many ticks since the worker began: wakes those whose time is up. A worker
+    /// that was held up may skip some.
+    pub fn advance_to(&self, tick: u64) {
+        let now = tick.max(self.tick.get());
         self.tick.set(now);
         self.wake(|slot| slot.due <= now);
     }
@@ -159,7 +160,7 @@ mod tests {
         let deadline = deadlines.register();
         deadline.set(TICK * 3);
         let fired = (1..10).find(|_| {
-            deadlines.advance();
+            deadlines.advance_to(deadlines.tick() + 1);
             poll(&deadline)
         });
         assert_eq!(fired, Some(4));
@@ -170,12 +171,12 @@ mod tests {
         let deadlines = Rc::new(Deadlines::default());
         let deadline = deadlines.register();
         deadline.set(TICK);
-        deadlines.advance();
+        deadlines.advance_to(deadlines.tick() + 1);
         deadline.set(TICK);
-        deadlines.advance();
+        deadlines.advance_to(deadlines.tick() + 1);
         assert!(!poll(&deadline));
         deadline.clear();
-        (0..100).for_each(|_| deadlines.advance());
+        deadlines.advance_to(100);
         assert!(!poll(&deadline));
     }
 
@@ -185,7 +186,7 @@ mod tests {
         let never = deadlines.within(TICK, std::future::pending::<()>());
         let ticking = async {
             loop {
-                deadlines.advance();
+                deadlines.advance_to(deadlines.tick() + 1);
                 tokio::task::yield_now().await;
             }
         };

@@ -1,16 +1,20 @@
 //! What lives as long as the process: the store, the clock, the counters, and the snapshot that
 //! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
 
-use crate::access_log::AccessLog;
 use crate::clock::{Clock, SECOND};
 use crate::config::Config;
+use crate::lines::Lines;
 use crate::metrics::{Metrics, Readings};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Store};
 use arc_swap::ArcSwap;
+use rustix::process::{Resource, getrlimit};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// File descriptors that callers' connections leave alone.
+const RESERVED: u64 = 40;
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -24,8 +28,10 @@ pub struct Gateway {
     /// What is counted.
     pub metrics: Metrics,
     /// One line a request.
-    pub access_log: AccessLog,
+    pub access_log: Lines,
     draining: AtomicBool,
+    /// File descriptors this process may have.
+    descriptors: u64,
 }
 
 impl Gateway {
@@ -36,9 +42,26 @@ impl Gateway {
         let lasting = Lasting { store: &store, metrics: &metrics, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry());
-        let access_log = AccessLog::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
+        let access_log = Lines::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
         let snapshot = ArcSwap::from_pointee(snapshot);
-        Self { snapshot, store, clock, metrics, access_log, draining: AtomicBool::new(false) }
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let draining = AtomicBool::new(false);
+        let gateway = Self { snapshot, store, clock, metrics, access_log, draining, descriptors };
+        let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
+        if most < wanted {
+            tracing::warn!("{descriptors} open files allow {most} connections, not {wanted}");
+        }
+        gateway
+    }
+
+    fn wanted_connections(&self) -> u64 {
+        self.snapshot.load().server.max_connections as u64
+    }
+
+    /// How many connections of callers there may be: what is configured, and never so many that
+    /// none is left for backends, for the operator and for reading files.
+    pub fn max_connections(&self) -> u64 {
+        self.wanted_connections().min(self.descriptors.saturating_sub(RESERVED) / 2).max(1)
     }
 
     /// Swaps the next generation in.

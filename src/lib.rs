@@ -25,7 +25,7 @@
 //! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
 //! | [`limit`], [`store`] | the algorithms as pure functions, and where their states live |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
-//! | [`metrics`], [`access_log`], [`admin`] | what the operator sees |
+//! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
 //! | [`path`], [`token`], [`digest`] | one spelling for paths; which tokens and keys are believed |
 
@@ -38,6 +38,7 @@ pub mod deadline;
 pub mod digest;
 pub mod gateway;
 pub mod limit;
+pub mod lines;
 pub mod metrics;
 pub mod path;
 pub mod proxy;

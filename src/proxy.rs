@@ -20,6 +20,7 @@ use body::Body;
 use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use refusal::Refusal;
 use relay::Answer;
@@ -31,18 +32,27 @@ pub async fn handle(
     peer: Rc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let mut exchange = Exchange::begin(worker, peer, &request);
-    match pass(&mut exchange, request).await {
+    let mut exchange = Exchange::begin(worker, peer, request.method());
+    let no_body = request.body().is_end_stream();
+    let mut request = Some(request);
+    match pass(&mut exchange, &mut request).await {
         Ok(answer) => respond::relayed(exchange, answer),
-        Err(refusal) => respond::refused(exchange, &refusal),
+        Err(refusal) => {
+            let read = no_body || body::discard(request, &exchange.worker.deadlines).await;
+            respond::refused(exchange, &refusal, read)
+        }
     }
 }
 
 /// Every step may refuse. Whatever a request is refused for, its limits are asked first: bad
-/// requests and bad credentials are limited too.
-async fn pass(exchange: &mut Exchange, request: Request<Incoming>) -> Result<Answer, Refusal> {
-    let arrived = arrive(exchange, &request);
-    let (judgement, ruling) = judge::judge(exchange, request.headers()).await;
+/// requests and bad credentials are limited too. The request is taken when it is forwarded.
+async fn pass(
+    exchange: &mut Exchange,
+    request: &mut Option<Request<Incoming>>,
+) -> Result<Answer, Refusal> {
+    let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
+    let arrived = arrive(exchange, head);
+    let (judgement, ruling) = judge::judge(exchange, head.headers()).await;
     exchange.judgement = judgement;
     exchange.admission = Some(ruling?);
     arrived?;

@@ -53,6 +53,9 @@ pub enum Error {
     /// An address cannot be listened on.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
+    /// A thread panicked; what it held is gone, so the process must be started anew.
+    #[error("{0} has died")]
+    Died(&'static str),
     /// The system refused a thread, a socket or a signal.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
@@ -64,7 +67,7 @@ pub struct Server {
     commands: mpsc::UnboundedSender<Command>,
     listeners: watch::Receiver<Listeners>,
     admin: watch::Receiver<Option<SocketAddr>>,
-    control: Option<JoinHandle<()>>,
+    control: Option<JoinHandle<Result<(), Error>>>,
 }
 
 impl Server {
@@ -124,22 +127,21 @@ impl Server {
         drop(self);
     }
 
-    /// Waits until a signal has ended the gateway.
-    pub fn wait(mut self) {
-        self.join();
+    /// Waits until a signal has ended the gateway, or it could not go on.
+    pub fn wait(mut self) -> Result<(), Error> {
+        self.join()
     }
 
-    fn join(&mut self) {
-        if let Some(control) = self.control.take() {
-            let _ = control.join();
-        }
+    fn join(&mut self) -> Result<(), Error> {
+        let Some(control) = self.control.take() else { return Ok(()) };
+        control.join().unwrap_or(Err(Error::Died("the control thread")))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::Stop);
-        self.join();
+        let _ = self.join();
     }
 }
 

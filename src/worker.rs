@@ -49,6 +49,12 @@ pub struct Orders {
     pub handovers: mpsc::UnboundedReceiver<Handover>,
 }
 
+/// How long requests that have arrived unseen may take to be seen when the gateway stops.
+const LAST_CALL: Duration = Duration::from_millis(50);
+
+/// How often a listener's trouble is reported.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
 /// One worker.
 #[derive(Debug)]
 pub struct Worker {
@@ -151,6 +157,8 @@ impl Worker {
                 else => return,
             }
         };
+        // What has arrived already is still served: it is in no way to be told from what is under way.
+        tokio::time::sleep(LAST_CALL.min(grace)).await;
         self.reconcile(&mut accepting, &[]);
         self.draining.set(true);
         self.deadlines.wake_all();
@@ -201,13 +209,18 @@ impl Worker {
             Ok(socket) => socket,
             Err(error) => return tracing::error!("cannot accept on {}: {error}", listener.local),
         };
+        let mut complained = None;
         loop {
             match socket.accept().await {
                 Ok((stream, address)) => self.place(stream, address),
                 Err(error) if is_passing(&error) => {}
                 Err(error) => {
-                    // Out of file descriptors, most likely: let some close.
-                    tracing::warn!("cannot accept on {}: {error}", listener.local);
+                    // Out of file descriptors, most likely: let some close. Said once in a while.
+                    let now = self.deadlines.tick();
+                    if complained.is_none_or(|then| now - then > ticks(COMPLAIN)) {
+                        tracing::warn!("cannot accept on {}: {error}", listener.local);
+                        complained = Some(now);
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -217,8 +230,8 @@ impl Worker {
     /// Gives a connection to the worker that has the fewest.
     fn place(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
         let metrics = &self.gateway.metrics;
-        let limit = self.gateway.snapshot.load().server.max_connections;
-        if metrics.connections() >= limit as u64 {
+        let limit = self.gateway.max_connections();
+        if metrics.connections() >= limit {
             return metrics.refuse(Refused::TooManyConnections);
         }
         let counts = metrics.workers.iter().map(WorkerMetrics::connections);
@@ -274,10 +287,14 @@ fn is_passing(error: &std::io::Error) -> bool {
 async fn tick(worker: Rc<Worker>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let began = interval.tick().await;
+    let mut next_sweep = 0;
     loop {
-        interval.tick().await;
-        worker.deadlines.advance();
-        if worker.deadlines.tick().is_multiple_of(20) {
+        let elapsed = interval.tick().await - began;
+        let tick = (elapsed.as_millis() / TICK.as_millis()) as u64;
+        worker.deadlines.advance_to(tick);
+        if tick >= next_sweep {
+            next_sweep = tick + 20;
             let generation = worker.generation();
             for (upstream, pools) in generation.snapshot.upstreams.iter().zip(&generation.pools) {
                 let max_idle = ticks(upstream.timeouts.idle);

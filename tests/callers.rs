@@ -297,3 +297,31 @@ routes:
         }
     }
 }
+
+#[test]
+fn no_back_door_brings_in_what_the_gateway_itself_says() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "identity: {{ trusted_proxies: [10.0.0.1], user: {{ header: X-User-Id }} }}
+upstreams: {{ app: 'http://{}' }}
+routes: [{{ path: /, upstream: app, request_headers: {{ remove: [X-Internal] }} }}]
+",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    // Backends after CGI's fashion take the underscore for a dash.
+    let aliases = ["x_user_id", "x_internal", "x_forwarded_for", "X_Forwarded-Host"];
+    let mut headers: Vec<_> = aliases.map(|name| (name, "spoofed")).to_vec();
+    headers.push(("my_own", "fine"));
+    assert_eq!(gateway.get_with("/", &headers).status, 200);
+    let seen = backend.last();
+    assert!(!seen.head.contains("spoofed"), "{}", seen.head);
+    assert_eq!(seen.header("my_own"), Some("fine"));
+    // Trailers come after all that was checked.
+    gateway.raw(
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\
+          trailer: x-user-id, x-internal, x-forwarded-for, x-sum\r\n\r\n\
+          0\r\nx-user-id: eve\r\nx-internal: 1\r\nx-forwarded-for: 6.6.6.6\r\nx-sum: 7\r\n\r\n",
+    );
+    assert_eq!(backend.last().trailers, "x-sum: 7\r\n");
+}

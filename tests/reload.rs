@@ -151,6 +151,33 @@ fn a_file_that_was_missing_is_noticed_when_it_appears() {
 }
 
 #[test]
+fn a_folder_that_is_replaced_is_watched_again() {
+    let backend = Backend::start();
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("conf");
+    let put = |folder: &std::path::Path, rate: &str| {
+        std::fs::create_dir_all(folder).unwrap();
+        let yaml = limited(&backend, &format!("[{{ by: ip, rate: {rate} }}]"));
+        std::fs::write(folder.join("gateway.yaml"), format!("listen: 127.0.0.1:0\n{yaml}"))
+            .unwrap();
+    };
+    put(&folder, "100/hour");
+    let options = sluice::server::Options {
+        access_log: Box::new(std::io::sink()),
+        ..sluice::server::Options::new(folder.join("gateway.yaml"))
+    };
+    let server = sluice::server::Server::start(options).unwrap();
+    let limit = || Connection::open(server.addresses()[0]).get("/").number("x-ratelimit-limit");
+    std::fs::rename(&folder, root.path().join("old")).unwrap();
+    let failed = || (server.gateway().metrics.reloads_failed.value() > 0).then_some(());
+    eventually("the report of the missing file", failed);
+    put(&folder, "200/hour");
+    eventually("the new folder", || (limit() == 200).then_some(()));
+    put(&folder, "300/hour");
+    eventually("an edit in it", || (limit() == 300).then_some(()));
+}
+
+#[test]
 fn listen_addresses_come_and_go_while_connections_stay() {
     let backend = Backend::start();
     let rest = limited(&backend, "[]");

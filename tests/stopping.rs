@@ -1,9 +1,9 @@
 //! Signals, with the real binary: what is in flight is finished.
 
 use crate::common::{Backend, Connection, eventually, open};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The real binary, ended with the test.
@@ -15,6 +15,11 @@ pub struct Process {
 
 impl Process {
     pub fn start(yaml: &str) -> Self {
+        Self::with_stderr(yaml, |lines| drop(std::thread::spawn(move || lines.for_each(drop))))
+    }
+
+    /// `rest` gets what comes on stderr after the gateway has said where it listens.
+    pub fn with_stderr(yaml: &str, rest: impl FnOnce(Lines<BufReader<ChildStderr>>)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gateway.yaml");
         std::fs::write(&path, format!("listen: 127.0.0.1:0\n{yaml}")).unwrap();
@@ -33,7 +38,7 @@ impl Process {
                 line.split_once("listening on ").map(|(_, address)| address.parse().unwrap())
             })
             .expect("it says where it listens");
-        std::thread::spawn(move || lines.for_each(drop));
+        rest(lines);
         Self { child, address, folder }
     }
 
@@ -99,6 +104,42 @@ fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
         assert!(process.child.wait().unwrap().success());
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(busy.try_reply("GET").is_none());
+    }
+}
+
+/// Whoever reads the diagnostics may go away, or never come: callers do not notice.
+#[test]
+fn a_stderr_that_nobody_reads_harms_nobody() {
+    let backend = Backend::start();
+    let mut process = Process::with_stderr(&open(&backend), drop);
+    let path = process.folder.path().join("gateway.yaml");
+    let good = std::fs::read_to_string(&path).unwrap();
+    let status = |path: &str| Connection::open(process.address).get(path).status;
+    for round in 0..3 {
+        std::fs::write(&path, "nonsense").unwrap();
+        process.signal("-HUP");
+        std::fs::write(&path, good.replace("path: /\n", &format!("path: /{round}\n"))).unwrap();
+        process.signal("-HUP");
+        eventually("the reload", || (status(&format!("/{round}")) == 200).then_some(()));
+    }
+    process.signal("-TERM");
+    assert!(process.child.wait().unwrap().success());
+}
+
+#[test]
+fn requests_that_have_arrived_when_the_signal_comes_are_answered() {
+    let backend = Backend::start();
+    let process = Process::start(&open(&backend));
+    let mut connections: Vec<_> = (0..40).map(|_| Connection::open(process.address)).collect();
+    for connection in connections.iter_mut().take(20) {
+        connection.get("/"); // idle and kept alive; the others are fresh
+    }
+    for connection in &mut connections {
+        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    process.signal("-TERM");
+    for connection in &mut connections {
+        assert_eq!(connection.read_reply("GET").status, 200);
     }
 }
 

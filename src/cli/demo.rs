@@ -2,6 +2,7 @@
 
 use super::{Outcome, backend};
 use crate::server::{Options, Server};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ pub(super) fn run(listen: SocketAddr) -> Outcome {
         format!("{error}\nanother address: sluice demo --listen 127.0.0.1:8081")
     })?;
     let gateway = server.addresses().first().copied().unwrap_or(listen);
-    eprint!("{}", introduction(gateway, backend, server.admin_address(), &path));
-    server.wait();
-    Ok(())
+    let introduction = introduction(gateway, backend, server.admin_address(), &path);
+    let _ = write!(std::io::stderr(), "{introduction}");
+    Ok(server.wait()?)
 }
 
 /// The backend runs on a thread of its own until the process ends.

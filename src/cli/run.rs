@@ -2,9 +2,11 @@
 
 use super::Outcome;
 use crate::server::{Options, Server};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::path::Path;
 
 pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
+    raise_file_limit();
     let options = Options { workers, signals: true, ..Options::new(config) };
     let server = Server::start(options)?;
     for address in server.addresses() {
@@ -13,6 +15,12 @@ pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     if let Some(address) = server.admin_address() {
         tracing::info!("admin on {address}");
     }
-    server.wait();
-    Ok(())
+    Ok(server.wait()?)
+}
+
+/// Every connection is a file descriptor, and shells allow 1024 of them; the system allows more.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -1,15 +1,48 @@
 //! The response's body as it passes: nothing is held whole, and the backend waits for the caller.
 
 use super::exchange::Exchange;
+use crate::deadline::Deadlines;
 use crate::upstream::InFlight;
 use crate::upstream::connect::Connection;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
+use http::Request;
+use http::header::EXPECT;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// A request's body of at most this many bytes is read even if nobody wants it, so that the
+/// connection can go on.
+const SHORT: u64 = 4096;
+
+/// How long a short body is waited for: it was sent together with its head.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Reads away the body of a request that is refused, if it is short. Says whether it was read to
+/// its end; a request that is gone was given to a backend, which may not have taken all of it.
+pub(super) async fn discard(request: Option<Request<Incoming>>, deadlines: &Rc<Deadlines>) -> bool {
+    let Some(request) = request else { return false };
+    let asks_first = request.headers().contains_key(EXPECT);
+    let mut body = request.into_body();
+    // Whoever asks first would be told to go on by the mere reading.
+    if asks_first || body.size_hint().exact().is_none_or(|length| length > SHORT) {
+        return false;
+    }
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            if frame.is_err() {
+                return false;
+            }
+        }
+        true
+    };
+    deadlines.within(PATIENCE, reading).await.unwrap_or(false)
+}
 
 /// A response's body on its way to the caller.
 #[derive(Debug)]

@@ -11,8 +11,7 @@ use crate::clock::Micros;
 use crate::snapshot::{Found, Limit, Route, Snapshot};
 use crate::upstream::Endpoint;
 use crate::worker::{Generation, Worker};
-use http::{Method, Request, StatusCode};
-use http_body::{Body, SizeHint};
+use http::{Method, StatusCode};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -30,8 +29,6 @@ pub(super) struct Exchange {
     pub(super) judgement: Judgement,
     pub(super) admission: Option<Admission>,
     pub(super) endpoint: Option<Arc<Endpoint>>,
-    /// How much of a body the caller has yet to send, as far as it is known.
-    pub(super) body: SizeHint,
     method: Method,
     destination: Option<Destination>,
     found: Found,
@@ -40,7 +37,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin<B: Body>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
+    pub(super) fn begin(worker: Rc<Worker>, peer: Rc<Peer>, method: &Method) -> Self {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
@@ -55,8 +52,7 @@ impl Exchange {
             judgement: Judgement::default(),
             admission: None,
             endpoint: None,
-            body: request.body().size_hint(),
-            method: request.method().clone(),
+            method: method.clone(),
             destination: None,
             found: Found::Nothing,
             log: None,

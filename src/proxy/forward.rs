@@ -5,7 +5,8 @@ use super::address::X_FORWARDED_FOR;
 use super::destination::Destination;
 use super::exchange::Exchange;
 use super::refusal::Refusal;
-use crate::config::model::UserSource;
+use crate::config::model::{KeyPlace, UserSource};
+use crate::snapshot::{Route, Snapshot};
 use crate::upstream::upload::{RequestBody, Upload};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
@@ -16,23 +17,47 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use smallvec::SmallVec;
+use std::rc::Rc;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// What HTTP forbids to forward, beside `Connection` and what it names.
+const PER_CONNECTION: [HeaderName; 7] = [
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
 /// Turns the caller's request into the backend's.
 pub(super) fn prepare(
     exchange: &Exchange,
-    route: usize,
+    index: usize,
     destination: &Destination,
-    request: Request<Incoming>,
+    request: &mut Option<Request<Incoming>>,
 ) -> Result<Request<RequestBody>, Refusal> {
     let snapshot = exchange.snapshot();
-    let route = &snapshot.routes[route];
+    let route = &snapshot.routes[index];
+    let Some(request) = request.take_if(|request| fits(request.body(), route.max_body_bytes))
+    else {
+        return Err(Refusal::TooLarge);
+    };
     let (mut head, incoming) = request.into_parts();
-    let body = limited(incoming, route.max_body_bytes)?;
+    let generation = Rc::clone(&exchange.generation);
+    let is_ours_here = move |name: &HeaderName| {
+        is_ours(name, &generation.snapshot, &generation.snapshot.routes[index])
+    };
+    let body = if incoming.is_end_stream() {
+        RequestBody::empty()
+    } else {
+        RequestBody::new(incoming, Upload::new(route.max_body_bytes, is_ours_here))
+    };
     let chunked = head.headers.contains_key(TRANSFER_ENCODING);
 
     let trailers = wants_trailers(&head.headers);
@@ -46,6 +71,7 @@ pub(super) fn prepare(
         head.headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 
+    remove_aliases(&mut head.headers, |name| is_ours(name, snapshot, route));
     let trusted = exchange.peer.is_trusted(snapshot);
     if !trusted && let Some(UserSource::Header(name)) = &snapshot.identity.user {
         head.headers.remove(name);
@@ -69,17 +95,9 @@ pub(super) fn prepare(
     Ok(Request::from_parts(head, body))
 }
 
-/// Refuses at once what announces to be too large; what does not is watched while it passes.
-fn limited(incoming: Incoming, limit: Option<u64>) -> Result<RequestBody, Refusal> {
-    if incoming.is_end_stream() {
-        return Ok(RequestBody::empty());
-    }
-    if let (Some(limit), Some(length)) = (limit, incoming.size_hint().exact())
-        && length > limit
-    {
-        return Err(Refusal::TooLarge);
-    }
-    Ok(RequestBody::new(incoming, Upload::new(limit)))
+/// What announces to be too large is refused at once; what does not is watched while it passes.
+fn fits(body: &Incoming, limit: Option<u64>) -> bool {
+    body.size_hint().exact().zip(limit).is_none_or(|(length, limit)| length <= limit)
 }
 
 fn target(destination: &Destination, strip: Option<&str>) -> Result<Uri, Refusal> {
@@ -159,15 +177,38 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(CONNECTION);
     }
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ] {
+    for name in &PER_CONNECTION {
+        headers.remove(name);
+    }
+}
+
+/// Headers that the gateway itself reads, sets or removes. A caller cannot bring them in by the
+/// back door: as a trailer, or in a spelling that backends after CGI's fashion take for the same.
+fn is_ours(name: &HeaderName, snapshot: &Snapshot, route: &Route) -> bool {
+    let user = match &snapshot.identity.user {
+        Some(UserSource::Header(user)) => Some(user),
+        _ => None,
+    };
+    let key = match snapshot.identity.api_key.as_ref().map(|keys| &keys.place) {
+        Some(KeyPlace::Header(key)) => Some(key),
+        _ => None,
+    };
+    !may_be_named(name)
+        || PER_CONNECTION.contains(name)
+        || [user, key].contains(&Some(name))
+        || route.remove_headers.contains(name)
+        || route.set_headers.iter().any(|(set, _)| set == name)
+}
+
+/// `X_User_Id` is `X-User-Id` to a backend that makes variables of headers.
+fn remove_aliases(headers: &mut HeaderMap, is_ours: impl Fn(&HeaderName) -> bool) {
+    let is_alias = |name: &&HeaderName| {
+        name.as_str().contains('_')
+            && HeaderName::from_bytes(name.as_str().replace('_', "-").as_bytes())
+                .is_ok_and(|dashed| is_ours(&dashed))
+    };
+    let aliases: SmallVec<[HeaderName; 2]> = headers.keys().filter(is_alias).cloned().collect();
+    for name in aliases {
         headers.remove(name);
     }
 }

@@ -4,10 +4,10 @@
 use super::body::Lease;
 use super::exchange::Exchange;
 use super::refusal::Refusal;
-use crate::deadline::{TICK, ticks};
+use crate::deadline::ticks;
 use crate::upstream::Upstream;
 use crate::upstream::connect::{ConnectError, Connection, connect};
-use crate::upstream::pool::{Pool, Reused};
+use crate::upstream::pool::Pool;
 use crate::upstream::upload::RequestBody;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -23,10 +23,6 @@ pub(super) struct Answer {
     pub(super) response: Response<Incoming>,
     pub(super) lease: Lease,
 }
-
-/// A connection that was idle for this long may just be being closed by the backend; a request
-/// that can be repeated is kept so that it can.
-const STALE: Duration = Duration::from_millis(500);
 
 /// Gets an answer from the route's upstream.
 pub(super) async fn relay(
@@ -62,9 +58,9 @@ async fn send(
 ) -> Result<(Connection, Response<Incoming>), Refusal> {
     let deadlines = &exchange.worker.deadlines;
     let limits = &upstream.timeouts;
-    while let Some(Reused { connection, idle_ticks }) = pool.take(ticks(limits.idle)) {
-        let stale = TICK * u32::try_from(idle_ticks).unwrap_or(u32::MAX) >= STALE;
-        let copy = if stale { repeatable(&request) } else { None };
+    while let Some(connection) = pool.take(ticks(limits.idle)) {
+        // The backend may be closing it at this very moment.
+        let copy = repeatable(&request);
         match converse(exchange, limits.response, connection, request).await {
             Ok(answer) => return Ok(answer),
             Err(Failed { unsent: Some(again), .. }) => request = *again,

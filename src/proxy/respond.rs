@@ -19,10 +19,6 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// A body that has mostly come with its head already: hyper reads it away and the connection goes
-/// on.
-const SHORT_BODY: u64 = 4096;
-
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
     let Answer { response, lease } = answer;
@@ -40,8 +36,13 @@ pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> 
     Response::from_parts(head, Body::relayed(incoming, lease, exchange))
 }
 
-/// A refusal: a head and nothing else.
-pub(super) fn refused(mut exchange: Exchange, refusal: &Refusal) -> Response<Body> {
+/// A refusal: a head and nothing else. Unless the request's body was read to its end, the
+/// connection ends with it.
+pub(super) fn refused(
+    mut exchange: Exchange,
+    refusal: &Refusal,
+    body_read: bool,
+) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
@@ -68,10 +69,8 @@ pub(super) fn refused(mut exchange: Exchange, refusal: &Refusal) -> Response<Bod
         _ => tell(headers, &exchange),
     }
     // A body that nobody reads has to be got rid of before the caller sees the answer.
-    let unread = exchange.body.upper() != Some(0);
-    exchange.peer.activity.linger(unread);
-    let long = exchange.body.exact().is_none_or(|length| length > SHORT_BODY);
-    if refusal.closes() || unread && long {
+    exchange.peer.activity.linger(!body_read);
+    if refusal.closes() || !body_read {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));

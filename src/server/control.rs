@@ -4,7 +4,7 @@
 use super::Error;
 use super::listeners::{bind, bind_all};
 use crate::admin;
-use crate::config::watch::{Watch, fingerprint};
+use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::worker::Listeners;
@@ -33,6 +33,12 @@ pub(super) struct Control {
     admin_listener: Option<AdminListener>,
     stop: watch::Sender<Option<Duration>>,
     watch: Option<Watch>,
+    /// What the files look like from outside.
+    looks: Vec<Option<Look>>,
+    /// In how many seconds a reload is tried again that failed for want of something.
+    retries: Option<u32>,
+    /// What the last reload failed for, so that it is not said every time.
+    failure: Option<String>,
 }
 
 /// The admin listener while it runs.
@@ -48,6 +54,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// How often it may change meanwhile before it is read anyway.
 const PATIENCE: usize = 40;
+
+/// Seconds until a reload is tried again that failed for want of something.
+const RETRY: u32 = 5;
 
 /// The signals that are obeyed; without them, a future that never comes.
 struct Signals(Option<[Signal; 3]>);
@@ -88,8 +97,20 @@ impl Control {
         stop: watch::Sender<Option<Duration>>,
     ) -> Self {
         let fingerprint = fingerprint(&files);
-        let (admin_listener, watch) = (None, None);
-        Self { gateway, path, files, fingerprint, listeners, admin, admin_listener, stop, watch }
+        Self {
+            looks: looks(&files),
+            gateway,
+            path,
+            files,
+            fingerprint,
+            listeners,
+            admin,
+            admin_listener: None,
+            stop,
+            watch: None,
+            retries: None,
+            failure: None,
+        }
     }
 
     /// Starts the thread, and returns when it is ready.
@@ -99,7 +120,7 @@ impl Control {
         commands: mpsc::UnboundedReceiver<Command>,
         workers: Vec<JoinHandle<()>>,
         signals: bool,
-    ) -> Result<JoinHandle<()>, Error> {
+    ) -> Result<JoinHandle<Result<(), Error>>, Error> {
         let (started, on_started) = std::sync::mpsc::channel();
         let stop = self.stop.clone();
         let run = move || self.run(admin, commands, workers, signals, &started);
@@ -121,32 +142,41 @@ impl Control {
         workers: Vec<JoinHandle<()>>,
         signals: bool,
         started: &std::sync::mpsc::Sender<Result<(), Error>>,
-    ) {
+    ) -> Result<(), Error> {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return drop(started.send(Err(error.into()))),
+            Err(error) => {
+                let _ = started.send(Err(error.into()));
+                return Ok(());
+            }
         };
         let gateway = Arc::clone(&self.gateway);
         let tasks = tokio::task::LocalSet::new();
-        tasks.block_on(&runtime, async move {
+        let outcome = tasks.block_on(&runtime, async move {
             let admin = admin.map_or(Ok(()), |(config, socket)| self.start_admin(config, socket));
             let mut signals = match admin.and_then(|()| Ok(Signals::new(signals)?)) {
                 Ok(signals) => signals,
-                Err(error) => return drop(started.send(Err(error))),
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                    return Ok(());
+                }
             };
             let _ = started.send(Ok(()));
-            self.serve(commands, &mut signals).await;
+            let outcome = self.serve(commands, &workers, &mut signals).await;
             self.finish(workers, &mut signals).await;
+            outcome
         });
         gateway.access_log.close();
+        outcome
     }
 
     /// Reloads as files change, until told to stop.
     async fn serve(
         &mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
+        workers: &[JoinHandle<()>],
         signals: &mut Signals,
-    ) {
+    ) -> Result<(), Error> {
         let (notices, mut on_notice) = mpsc::unbounded_channel();
         match Watch::new(notices.clone()) {
             Ok(mut watch) => {
@@ -157,25 +187,50 @@ impl Control {
         }
         // What changed between reading and watching is noticed now.
         let _ = notices.send(());
-        let mut sweep = tokio::time::interval(Duration::from_secs(1));
+        let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(Command::Reload(reply)) => drop(reply.send(self.reload())),
-                    Some(Command::Stop) | None => return,
+                    Some(Command::Stop) | None => return Ok(()),
                 },
                 heard = signals.next() => match heard {
                     Heard::Hangup => drop(self.reload()),
-                    Heard::Stop => return,
+                    Heard::Stop => return Ok(()),
                 },
                 Some(()) = on_notice.recv() => {
                     let settled = self.settled(&mut on_notice).await;
+                    if let Some(watch) = &mut self.watch {
+                        watch.set(&self.files); // a folder may have been replaced
+                    }
+                    while on_notice.try_recv().is_ok() {}
                     if settled != self.fingerprint {
                         let _ = self.reload();
                     }
                 }
-                _ = sweep.tick() => self.gateway.tick(),
+                _ = second.tick() => {
+                    self.each_second(&notices);
+                    if workers.iter().any(JoinHandle::is_finished) {
+                        tracing::error!("a worker has died: stopping, to be started anew");
+                        return Err(Error::Died("a worker"));
+                    }
+                }
             }
+        }
+    }
+
+    fn each_second(&mut self, notices: &mpsc::UnboundedSender<()>) {
+        self.gateway.tick();
+        // Folders come and go, and not every file system tells of changes.
+        let looks = looks(&self.files);
+        if looks != self.looks {
+            self.looks = looks;
+            let _ = notices.send(());
+        }
+        if self.retries == Some(0) {
+            let _ = self.reload();
+        } else {
+            self.retries = self.retries.map(|left| left - 1);
         }
     }
 
@@ -202,6 +257,7 @@ impl Control {
             Ok(()) => {
                 let snapshot = self.gateway.snapshot.load();
                 self.gateway.metrics.reloads_ok.increment();
+                self.failure = None;
                 tracing::info!(
                     "{} is in force: generation {}, {} routes",
                     self.path.display(),
@@ -211,12 +267,21 @@ impl Control {
             }
             Err(error) => {
                 self.gateway.metrics.reloads_failed.increment();
-                tracing::error!(
-                    "{} is not in force, the configuration before it stays:\n{error}",
-                    self.path.display()
-                );
+                let text = error.to_string();
+                if self.failure.as_ref() != Some(&text) {
+                    tracing::error!(
+                        "{} is not in force, the configuration before it stays:\n{text}",
+                        self.path.display()
+                    );
+                }
+                self.failure = Some(text);
             }
         }
+        // A mistake in the file needs an editor; a busy port or a missing file may heal.
+        self.retries = match &outcome {
+            Ok(()) | Err(Error::Config(LoadError::Invalid { .. })) => None,
+            Err(_) => Some(RETRY),
+        };
         // A file that the refused configuration names may be what has to change.
         if let Err(Error::Config(LoadError::Invalid { files, .. })) = &outcome {
             let named = files.iter().filter(|file| !self.files.contains(file));
@@ -236,6 +301,7 @@ impl Control {
         if let Some(watch) = &mut self.watch {
             watch.set(&files);
         }
+        self.looks = looks(&files);
         self.files = files;
     }
 

@@ -25,6 +25,9 @@ impl Drop for Connection {
     }
 }
 
+/// What is read ahead of a caller who takes their time; the head of an answer must fit, too.
+const BUFFER: usize = 64 << 10;
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -48,7 +51,8 @@ pub async fn connect(
     let connecting = deadlines.within(limit, dial(endpoint)).await;
     let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
     stream.set_nodelay(true)?;
-    let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
+    let (sender, connection) =
+        http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await?;
     let driver = tokio::task::spawn_local(async move {
         // Its errors reach the request that was under way.
         let _ = connection.await;

@@ -22,15 +22,6 @@ struct Idle {
     since: u64,
 }
 
-/// A connection that was used before.
-#[derive(Debug)]
-pub struct Reused {
-    /// The connection.
-    pub connection: Connection,
-    /// How many ticks it was idle.
-    pub idle_ticks: u64,
-}
-
 impl Pool {
     /// Nothing in it yet.
     pub fn new(deadlines: Rc<Deadlines>) -> Self {
@@ -38,17 +29,16 @@ impl Pool {
     }
 
     /// The connection that was used last, if any is left that the backend has not closed.
-    pub fn take(&self, max_idle_ticks: u64) -> Option<Reused> {
+    pub fn take(&self, max_idle_ticks: u64) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         while let Some(Idle { connection, since }) = idle.pop_back() {
-            let idle_ticks = self.deadlines.tick() - since;
-            if idle_ticks > max_idle_ticks {
+            if self.deadlines.tick() - since > max_idle_ticks {
                 // Those before it have been idle even longer.
                 idle.clear();
                 return None;
             }
             if connection.sender.is_ready() {
-                return Some(Reused { connection, idle_ticks });
+                return Some(connection);
             }
         }
         None

@@ -2,6 +2,7 @@
 
 use crate::deadline::Deadline;
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::cell::Cell;
@@ -25,6 +26,8 @@ pub struct Upload {
     waiting: Cell<bool>,
     /// The backend's time to answer, which begins anew with every piece it is given.
     clock: Cell<Option<(Rc<Deadline>, Duration)>>,
+    /// Fields that a trailer must not bring in.
+    is_ours: Box<dyn Fn(&HeaderName) -> bool>,
 }
 
 impl std::fmt::Debug for Upload {
@@ -34,14 +37,15 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// At most `limit` bytes.
-    pub fn new(limit: Option<u64>) -> Rc<Self> {
+    /// At most `limit` bytes, and no trailer that `is_ours`.
+    pub fn new(limit: Option<u64>, is_ours: impl Fn(&HeaderName) -> bool + 'static) -> Rc<Self> {
         Rc::new(Self {
             left: Cell::new(limit.unwrap_or(u64::MAX)),
             too_large: Cell::new(false),
             failed: Cell::new(false),
             waiting: Cell::new(false),
             clock: Cell::new(None),
+            is_ours: Box::new(is_ours),
         })
     }
 
@@ -116,9 +120,15 @@ impl HttpBody for RequestBody {
         let frame = ready!(Pin::new(incoming).poll_frame(cx));
         upload.waiting.set(false);
         upload.progressed();
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
+        let mut frame = match frame {
+            None => return Poll::Ready(None),
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                upload.failed.set(true);
+                return Poll::Ready(Some(Err(error.into())));
+            }
+        };
+        if let Some(data) = frame.data_ref() {
             match upload.left.get().checked_sub(data.len() as u64) {
                 Some(left) => upload.left.set(left),
                 None => {
@@ -127,10 +137,14 @@ impl HttpBody for RequestBody {
                 }
             }
         }
-        if matches!(frame, Some(Err(_))) {
-            upload.failed.set(true);
+        if let Some(trailers) = frame.trailers_mut() {
+            let ours: Vec<HeaderName> =
+                trailers.keys().filter(|name| (upload.is_ours)(name)).cloned().collect();
+            for name in ours {
+                trailers.remove(name);
+            }
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::Read)))
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
