@@ -32,7 +32,7 @@ pub async fn handle(
     peer: Rc<Peer>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let mut exchange = Exchange::begin(worker, peer, request.method());
+    let mut exchange = Exchange::begin(worker, peer, &request);
     let no_body = request.body().is_end_stream();
     let mut request = Some(request);
     match pass(&mut exchange, &mut request).await {

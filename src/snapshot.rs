@@ -10,7 +10,7 @@ use crate::clock::Micros;
 use crate::config::model::{
     self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Server,
 };
-use crate::limit::Quota;
+use crate::limit::{Quota, Rate};
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::store::{LimitId, Registry, Store};
 use crate::upstream::Upstream;
@@ -102,12 +102,15 @@ pub struct Limit {
 impl Limit {
     fn new(limit: &model::Limit, store: &Store, metrics: &Metrics) -> Self {
         let (quotas, by_plan): (Box<[Quota]>, bool) = match &limit.quotas {
-            Quotas::Fixed(quota) => ([*quota].into(), false),
+            Quotas::Fixed(quota) => ([quota.clone()].into(), false),
             Quotas::ByPlan(quotas) => (quotas.as_slice().into(), true),
         };
         let policy = |quota: &Quota| {
-            let seconds = quota.rate().window.div_ceil(crate::clock::SECOND);
-            format!("\"{}\";q={};w={seconds}", limit.name, quota.rate().count)
+            let Rate { count, window } = quota.rate();
+            if quota.is_concurrency() {
+                return format!("\"{}\";q={count};qu=\"concurrent-requests\"", limit.name);
+            }
+            format!("\"{}\";q={count};w={}", limit.name, window.div_ceil(crate::clock::SECOND))
         };
         Self {
             id: store.limit_id(&limit.name),

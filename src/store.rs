@@ -12,7 +12,7 @@ mod key;
 mod memory;
 
 use crate::clock::Micros;
-use crate::limit::{Quota, Verdict};
+use crate::limit::{Quota, State, Verdict};
 use smallvec::SmallVec;
 
 pub use key::{Part, Subject};
@@ -45,6 +45,28 @@ pub struct Decision {
     pub verdicts: SmallVec<[Verdict; 4]>,
     /// The first charge that rejects; `None` admits the request.
     pub rejected_by: Option<usize>,
+    /// What the request must give back: places in flight, and in queues while it waits.
+    pub holds: SmallVec<[Hold; 1]>,
+}
+
+/// Something an admitted request has that it must give back.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    limit: LimitId,
+    key: u128,
+    quota: Quota,
+    cost: u32,
+    /// The state that this admission made: whether somebody came after it.
+    after: State,
+    /// Counted among newcomers beyond the cap.
+    overflow: bool,
+}
+
+impl Hold {
+    /// Whether it is a place in a queue, which is used up when its turn comes.
+    pub fn is_queue(&self) -> bool {
+        self.quota.is_queue()
+    }
 }
 
 impl Decision {
@@ -83,6 +105,13 @@ impl Store {
     ) -> Result<Decision, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.charge_all(charges, now)),
+        }
+    }
+
+    /// Takes back what a request held. Never waits; a shared store is told in the background.
+    pub fn release(&self, hold: &Hold, now: Micros) {
+        match self {
+            Self::Memory(memory) => memory.release(hold, now),
         }
     }
 

@@ -298,3 +298,39 @@ fn any_number_of_limits_can_guard_a_route() {
     assert_eq!(reply.header("ratelimit").unwrap().split(", ").count(), 9);
     assert!(reply.header("ratelimit").unwrap().starts_with("\"l0\";r=8;"), "{reply:?}");
 }
+
+#[test]
+fn a_candidate_is_tried_beside_the_live_limit() {
+    let backend = Backend::start();
+    let limit = "[{ name: live, by: ip, rate: 5/hour, algorithm: sliding_log, candidate: { rate: 2/hour } }]";
+    let gateway = Gateway::start(&limited(&backend, limit));
+    assert_eq!(gateway.statuses("/", &[], 6), [200, 200, 200, 200, 200, 429]);
+    let metrics = &gateway.server().gateway().metrics;
+    let candidate = metrics.limit("live/candidate");
+    assert_eq!((candidate.allowed.value(), candidate.shadow_rejected.value()), (2, 3));
+    assert_eq!(metrics.limit("live").rejected.value(), 1);
+    assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"live\";q=5;w=3600"));
+}
+
+#[test]
+fn grpc_callers_are_refused_in_their_own_terms() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&limited(&backend, "[{ by: ip, rate: 1/hour }]"));
+    for (kind, status) in [
+        ("application/grpc", 200),
+        ("application/grpc+proto", 200),
+        ("application/grpc;charset=utf-8", 200),
+        ("application/grpc-web", 429),
+        ("application/json", 429),
+    ] {
+        gateway.get("/");
+        let reply = gateway.get_with("/", &[("content-type", kind)]);
+        assert_eq!(reply.status, status, "{kind}");
+        assert_eq!(reply.header("content-length"), Some("0"));
+        assert!(reply.header("retry-after").is_some());
+        if status == 200 {
+            assert_eq!(reply.header("grpc-status"), Some("8"), "RESOURCE_EXHAUSTED");
+            assert_eq!(reply.header("content-type"), Some("application/grpc"));
+        }
+    }
+}

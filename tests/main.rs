@@ -14,6 +14,7 @@
 mod common;
 
 mod admin;
+mod algorithms;
 mod ambiguity;
 mod callers;
 mod checking;

@@ -1,12 +1,12 @@
 //! Sections about who callers are: `identity`, `plans`, `default_plan`, `exempt`.
 
 use super::diagnostics::{Source, nearest};
-use super::model::{ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, UserSource};
+use super::model::{ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, UserSource, WrittenRate};
 use super::read::{Context, Fields, Located, Read, parsed, text};
 use super::tree::{Kind, Node};
 use super::{grammar, root};
 use crate::clock::micros;
-use crate::limit::{Quota, Rate};
+use crate::limit::Quota;
 use crate::token::{Rules, Verifier};
 use http::HeaderName;
 use ipnet::IpNet;
@@ -88,7 +88,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-impl Read for Rate {
+impl Read for WrittenRate {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a rate", grammar::rate)
     }
@@ -126,7 +126,7 @@ fn plan(
         match key.name.as_str() {
             "burst" => plan.burst = u32::read(node, cx),
             "priority" => cx.error(node, "'priority' is not supported yet"),
-            rate => match Rate::read(node, cx) {
+            rate => match WrittenRate::read(node, cx) {
                 Some(read) => drop(plan.rates.insert(rate.to_owned(), read)),
                 None => drop(unreadable.insert((name.to_owned(), rate.to_owned()))),
             },
@@ -134,7 +134,7 @@ fn plan(
     }
     for (name, rate) in &plan.rates {
         let burst = plan.burst.filter(|_| name == "rate");
-        if let Err(error) = Quota::token_bucket(*rate, burst) {
+        if let Err(error) = Quota::token_bucket(rate.rate, burst) {
             cx.error(node, format!("'{name}' of the plan '{}': {error}", plan.name));
         }
     }

@@ -1,7 +1,8 @@
 //! The small languages inside scalars: durations, sizes, shares, rates.
 
+use super::model::WrittenRate;
 use crate::clock::{Micros, SECOND, micros};
-use crate::limit::Rate;
+use crate::limit::{Period, Rate};
 use std::time::Duration;
 
 const DAY: Micros = 86_400 * SECOND;
@@ -56,24 +57,25 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 }
 
 /// `100/minute`, `5000/s`, `100/30s`, `10000/month`.
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(super) fn rate(text: &str) -> Result<WrittenRate, String> {
     const HELP: &str = "a rate looks like 100/minute, 5/10m or 10000/month";
     let (count, window) = text.split_once('/').ok_or(HELP)?;
     let count: u64 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
     let count = u32::try_from(count).map_err(|_| format!("at most {} per window", u32::MAX))?;
-    Ok(Rate { count, window: self::window(window.trim()).ok_or(HELP)? })
+    let (window, period) = self::window(window.trim()).ok_or(HELP)?;
+    Ok(WrittenRate { rate: Rate { count, window }, period })
 }
 
-/// A month is 30 days here; a calendar month is the fixed window's business.
-fn window(text: &str) -> Option<Micros> {
+/// A month is 30 days, unless a fixed window takes it from the calendar.
+fn window(text: &str) -> Option<(Micros, Option<Period>)> {
     Some(match text {
-        "s" | "sec" | "second" => SECOND,
-        "m" | "min" | "minute" => 60 * SECOND,
-        "h" | "hour" => 3600 * SECOND,
-        "d" | "day" => DAY,
-        "w" | "week" => 7 * DAY,
-        "month" => 30 * DAY,
-        other => micros(duration(other).ok()?),
+        "s" | "sec" | "second" => (SECOND, None),
+        "m" | "min" | "minute" => (60 * SECOND, None),
+        "h" | "hour" => (3600 * SECOND, None),
+        "d" | "day" => (DAY, Some(Period::Day)),
+        "w" | "week" => (7 * DAY, Some(Period::Week)),
+        "month" => (30 * DAY, Some(Period::Month)),
+        other => (micros(duration(other).ok()?), None),
     })
 }
 
@@ -130,7 +132,7 @@ mod tests {
             ("2 / h", 2, 3600 * SECOND),
         ];
         for (text, count, window) in cases {
-            assert_eq!(rate(text), Ok(Rate { count, window }), "{text}");
+            assert_eq!(rate(text).map(|r| r.rate), Ok(Rate { count, window }), "{text}");
         }
         for bad in ["100", "100/", "/minute", "-1/s", "1.5/s", "100/fortnight", "9999999999/s"] {
             assert!(rate(bad).is_err(), "{bad}");

@@ -1,17 +1,25 @@
 //! Limits, at the top level and on routes.
 
+mod quotas;
+
 use super::callers::Callers;
 use super::diagnostics::nearest;
-use super::model::{Attribute, Limit, Plan, Quotas};
+use super::model::{Attribute, Limit};
 use super::read::{Context, Fields, Located, Read, one_of, parsed};
 use super::tree::{Kind, Node};
-use crate::limit::{Algorithm, Quota, Rate};
+use crate::limit::{Calendar, Period};
 use http::HeaderName;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-/// Names that are taken, and where.
+/// What limits share while they are read.
 #[derive(Default)]
-pub(super) struct Names(HashMap<String, usize>);
+pub(super) struct Names {
+    /// Names that are taken, and on which line.
+    taken: HashMap<String, usize>,
+    /// Calendars by unit and zone: each is worked out once.
+    calendars: HashMap<(Period, String), Option<Arc<Calendar>>>,
+}
 
 pub(super) fn read_all(
     node: Option<&Node>,
@@ -28,7 +36,7 @@ pub(super) fn read_all(
             return Vec::new();
         }
     };
-    nodes.iter().filter_map(|node| limit(node, route, callers, names, cx)).collect()
+    nodes.iter().flat_map(|node| limit(node, route, callers, names, cx)).collect()
 }
 
 fn limit(
@@ -37,8 +45,8 @@ fn limit(
     callers: &Callers,
     names: &mut Names,
     cx: &mut Context<'_>,
-) -> Option<Limit> {
-    let mut fields = Fields::of(node, "a limit", cx)?;
+) -> Vec<Limit> {
+    let Some(mut fields) = Fields::of(node, "a limit", cx) else { return Vec::new() };
     let name_node = fields.get("name");
     let by = match fields.get("by") {
         Some(by) => self::by(by, callers, cx),
@@ -48,37 +56,45 @@ fn limit(
         }
     };
     let unless = fields.get("unless").and_then(|node| unless(node, callers, cx));
-    let algorithm = algorithm(&mut fields, cx);
-    let burst: Option<Located<u32>> = fields.optional("burst", cx);
     let cost = cost(&mut fields, cx);
     let shadow = fields
         .get("mode")
         .and_then(|node| one_of(node, cx, "a mode", &[("enforce", false), ("shadow", true)]));
-    let quotas = quotas(&mut fields, by.as_deref(), burst.as_ref(), callers, cx);
-    fields.later(&[
-        "queue",
-        "max_wait",
-        "time_zone",
-        "candidate",
-        "shards",
-        "consistency",
-        "on_failure",
-        "concurrency",
-        "penalty",
-    ]);
+    let quotas = quotas::read(&mut fields, by.as_deref(), callers, names, cx);
+    let candidate = fields.get("candidate").and_then(|node| {
+        let mut own = Fields::of(node, "a candidate", cx)?;
+        let quotas = quotas::read_over(&mut own, &mut fields, by.as_deref(), callers, names, cx);
+        own.finish(cx);
+        quotas.zip(Some(node))
+    });
+    fields.later(&["shards", "consistency", "on_failure", "penalty"]);
     fields.finish(cx);
     let default = by.as_ref().map(|by| format!("{route}/{}", by_name(by)));
     let name = names.take(name_node, default, node, cx);
-    let (cost, (), quotas) = (cost?, algorithm?, quotas?);
-    affordable(&quotas, &cost, callers, cx);
-    Some(Limit {
-        name: name?,
-        by: by?,
+    let (Some(cost), Some(quotas), Some(name), Some(by)) = (cost, quotas, name, by) else {
+        return Vec::new();
+    };
+    quotas::affordable(&quotas, &cost, callers, cx);
+    let limit = Limit {
+        name,
+        by,
         unless: unless.unwrap_or_default(),
         quotas,
         cost: cost.value,
         shadow: shadow.unwrap_or(false),
-    })
+    };
+    // A candidate is a shadow of the limit with other numbers and counters of its own.
+    let candidate = candidate.and_then(|(quotas, node)| {
+        quotas::affordable(
+            &quotas,
+            &Located { value: cost.value, node: node.clone() },
+            callers,
+            cx,
+        );
+        let name = names.take(None, Some(format!("{}/candidate", limit.name)), node, cx)?;
+        Some(Limit { name, quotas, shadow: true, ..limit.clone() })
+    });
+    std::iter::once(limit).chain(candidate).collect()
 }
 
 impl Names {
@@ -95,7 +111,7 @@ impl Names {
             None => default?,
         };
         let line = given.unwrap_or(limit).span.line;
-        if let Some(first) = self.0.insert(name.clone(), line) {
+        if let Some(first) = self.taken.insert(name.clone(), line) {
             cx.error_with_help(
                 given.unwrap_or(limit),
                 format!("a limit on line {first} is called '{name}' too"),
@@ -194,21 +210,6 @@ impl Read for Attribute {
     }
 }
 
-fn algorithm(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<()> {
-    const LATER: [&str; 6] =
-        ["gcra", "fixed_window", "sliding_window", "sliding_log", "leaky_bucket", "concurrency"];
-    let Some(node) = fields.get("algorithm") else {
-        return Some(());
-    };
-    if let Kind::Scalar(scalar) = &node.kind
-        && LATER.contains(&scalar.text.as_str())
-    {
-        cx.error(node, format!("the algorithm '{}' is not supported yet", scalar.text));
-        return None;
-    }
-    one_of(node, cx, "an algorithm", &[("token_bucket", Algorithm::TokenBucket)]).map(|_| ())
-}
-
 fn cost(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Located<u32>> {
     match fields.get("cost") {
         None => Some(Located { value: 1, node: fields.node().clone() }),
@@ -222,77 +223,6 @@ fn cost(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Located<u32>> {
                 cx.error(node, "a cost of 0 would limit nothing");
             }
             Some(cost)
-        }
-    }
-}
-
-/// `rate`: N per window, or what the caller's plan says.
-fn quotas(
-    fields: &mut Fields<'_>,
-    by: Option<&[Attribute]>,
-    burst: Option<&Located<u32>>,
-    callers: &Callers,
-    cx: &mut Context<'_>,
-) -> Option<Quotas> {
-    let Some(node) = fields.get("rate") else {
-        cx.error(fields.node(), "a limit needs 'rate', such as 100/minute");
-        return None;
-    };
-    let plan_rate = match &node.kind {
-        Kind::Scalar(scalar) if scalar.text == "plan" => Some("rate"),
-        Kind::Scalar(scalar) => scalar.text.strip_prefix("plan."),
-        _ => None,
-    };
-    let Some(name) = plan_rate else {
-        let rate = Rate::read(node, cx)?;
-        return quota(rate, burst.map(|b| b.value), burst.map_or(node, |b| &b.node), cx)
-            .map(Quotas::Fixed);
-    };
-    let planned = |a: &Attribute| matches!(a, Attribute::User | Attribute::ApiKey);
-    if by.is_some_and(|by| !by.iter().any(planned)) {
-        cx.error(node, "only a user or an API key has a plan: 'by' must name one of them");
-    }
-    if callers.plans.is_empty() {
-        cx.error(node, "there are no 'plans'");
-        return None;
-    }
-    let by_plan = |plan: &Plan, cx: &mut Context<'_>| {
-        let Some(rate) = plan.rates.get(name) else {
-            // A rate that is there but cannot be read has been reported.
-            if !callers.unreadable_rates.contains(&(plan.name.clone(), name.to_owned())) {
-                cx.error(node, format!("the plan '{}' has no '{name}'", plan.name));
-            }
-            return None;
-        };
-        let of_plan = plan.burst.filter(|_| name == "rate");
-        quota(*rate, burst.map(|b| b.value).or(of_plan), node, cx)
-    };
-    let quotas: Vec<Quota> = callers.plans.iter().filter_map(|plan| by_plan(plan, cx)).collect();
-    (quotas.len() == callers.plans.len()).then_some(Quotas::ByPlan(quotas))
-}
-
-fn quota(rate: Rate, burst: Option<u32>, node: &Node, cx: &mut Context<'_>) -> Option<Quota> {
-    Quota::token_bucket(rate, burst).map_err(|error| cx.error(node, error.to_string())).ok()
-}
-
-/// A limit that could never admit a request is a mistake.
-fn affordable(quotas: &Quotas, cost: &Located<u32>, callers: &Callers, cx: &mut Context<'_>) {
-    let mut check = |quota: &Quota, of: String| {
-        if cost.value > quota.capacity() {
-            let message = format!(
-                "a request costs {}, but the burst{of} is {}: it could never be admitted",
-                cost.value,
-                quota.capacity()
-            );
-            cx.error(&cost.node, message);
-        }
-    };
-    match quotas {
-        Quotas::Fixed(quota) => check(quota, String::new()),
-        Quotas::ByPlan(quotas) => {
-            for (quota, plan) in quotas.iter().zip(&callers.plans) {
-                check(quota, format!(" of plan '{}'", plan.name));
-            }
         }
     }
 }

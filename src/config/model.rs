@@ -1,7 +1,7 @@
 //! What a valid `gateway.yaml` says, as types. Knows nothing of the runtime; nothing in here can
 //! still turn out to be wrong.
 
-use crate::limit::{Quota, Rate};
+use crate::limit::{Period, Quota, Rate};
 use crate::token::Verifier;
 use http::{HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
@@ -108,9 +108,18 @@ pub struct Plan {
     /// Its name.
     pub name: String,
     /// `rate`, `quota`, or whatever the file calls them.
-    pub rates: BTreeMap<String, Rate>,
+    pub rates: BTreeMap<String, WrittenRate>,
     /// The bucket's size for `rate: plan`.
     pub burst: Option<u32>,
+}
+
+/// A rate, and the calendar's unit if it was written with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrittenRate {
+    /// N per W.
+    pub rate: Rate,
+    /// `day`, `week` or `month`, which a fixed window takes from the calendar.
+    pub period: Option<Period>,
 }
 
 /// Callers that no limit applies to.

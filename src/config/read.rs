@@ -185,14 +185,21 @@ pub(super) struct Fields<'n> {
     entries: &'n [(super::tree::Key, Node)],
     known: Vec<&'static str>,
     later: Vec<&'static str>,
+    /// Where fields are looked for that are not here.
+    fall_back: &'n [(super::tree::Key, Node)],
 }
 
 impl<'n> Fields<'n> {
     pub(super) fn of(node: &'n Node, what: &'static str, cx: &mut Context<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Map(entries) => {
-                Some(Self { node, what, entries, known: Vec::new(), later: Vec::new() })
-            }
+            Kind::Map(entries) => Some(Self {
+                node,
+                what,
+                entries,
+                known: Vec::new(),
+                later: Vec::new(),
+                fall_back: &[],
+            }),
             _ => {
                 if !node.is_broken() {
                     cx.error(node, format!("expected {what} (a map), found {}", node.describe()));
@@ -207,12 +214,18 @@ impl<'n> Fields<'n> {
         self.node
     }
 
+    /// Takes what is not given here from another map.
+    pub(super) fn fall_back_to(&mut self, other: &Self) {
+        self.fall_back = other.entries;
+    }
+
     /// A field's node; `None` when it is absent or empty.
     pub(super) fn get(&mut self, name: &'static str) -> Option<&'n Node> {
         if !self.known.contains(&name) {
             self.known.push(name);
         }
-        let entry = self.entries.iter().find(|(key, _)| key.name == name);
+        let mut all = self.entries.iter().chain(self.fall_back);
+        let entry = all.find(|(key, _)| key.name == name);
         entry.map(|(_, node)| node).filter(|node| !node.is_null())
     }
 

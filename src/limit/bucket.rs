@@ -12,7 +12,7 @@
 //! Nothing is rounded, so the long-run rate is the one that was written. N/W is kept in lowest
 //! terms, which keeps products small; what exceeds 64 bits is computed in 128.
 
-use super::{MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State, Verdict};
+use super::{Kind, MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State, Verdict};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,35 +69,31 @@ impl Bucket {
     }
 
     fn verdict(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        let unused = self.size.saturating_sub(state.used);
-        let remaining = unused / cost.max(1);
-        // One more request of this cost needs (remaining + 1)·cost tokens in the bucket; a bucket
-        // that is full before that gives no more.
-        let wanted = (u64::from(remaining) + 1) * u64::from(cost) + u64::from(state.used);
-        let missing = wanted.saturating_sub(u64::from(self.size)).min(u64::from(state.used));
-        Verdict {
-            allowed: true,
-            remaining: u64::from(remaining),
-            unused,
-            capacity: self.size,
-            retry_after: 0,
-            next: self.until(state, now, missing),
-            reset: self.until(state, now, u64::from(state.used)),
-            delay: 0,
-        }
+        let room = self.size.saturating_sub(state.used);
+        let reset = self.until(state, now, state.used.into());
+        let wait = |tokens: u32| {
+            let wanted = u64::from(state.used) + u64::from(tokens);
+            self.until(state, now, wanted.saturating_sub(self.size.into()))
+        };
+        Verdict::new(room, self.size, reset, cost, wait)
     }
 
     #[cold]
     fn rejection(&self, drained: State, now: Micros, cost: u32) -> Verdict {
         let over = u64::from(drained.used) + u64::from(cost) - u64::from(self.size);
-        let retry_after = self.until(drained, now, over);
-        Verdict { allowed: false, retry_after, ..self.verdict(drained, now, cost) }
+        self.verdict(drained, now, cost).rejected(self.until(drained, now, over))
+    }
+
+    /// How many tokens come back in `elapsed`, beginning with this carry.
+    pub(super) fn back_within(&self, carry: u32, elapsed: Micros) -> u32 {
+        let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);
+        u32::try_from(progress / u128::from(self.window)).unwrap_or(u32::MAX)
     }
 
     /// Returns the tokens that came back by `now`. A clock that went backwards returns none.
-    fn drain(&self, state: State, now: Micros) -> State {
+    pub(super) fn drain(&self, state: State, now: Micros) -> State {
         if state.used == 0 {
-            return State { used: 0, carry: 0, stamp: now };
+            return State { used: 0, carry: 0, stamp: now, kind: Kind::Bucket };
         }
         let count = u64::from(self.count);
         // A reload may have changed N: the carry is less than one microsecond whatever it was.
@@ -114,17 +110,18 @@ impl Bucket {
             }
         };
         if back >= u64::from(state.used) {
-            return State { used: 0, carry: 0, stamp: now };
+            return State { used: 0, carry: 0, stamp: now, kind: Kind::Bucket };
         }
         State {
             used: state.used - back as u32,
             carry: (progress % count) as u32,
             stamp: now - progress / count,
+            kind: Kind::Bucket,
         }
     }
 
     /// How long from `now` until `tokens` of those used have come back. The state is drained.
-    fn until(&self, state: State, now: Micros, tokens: u64) -> Micros {
+    pub(super) fn until(&self, state: State, now: Micros, tokens: u64) -> Micros {
         if tokens == 0 {
             return 0;
         }
@@ -148,99 +145,11 @@ fn gcd(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::clock::SECOND;
-    use proptest::prelude::*;
 
     const START: Micros = 1_700_000_000 * SECOND;
 
     fn bucket(count: u32, window: Micros, size: u32) -> Bucket {
         Bucket::new(Rate { count, window }, size).unwrap()
-    }
-
-    /// The definition, from every admission ever made, in exact fractions of W: the bucket holds
-    /// B tokens, loses what is taken, gains N per W and never more than B.
-    struct Oracle {
-        rate: Rate,
-        size: u64,
-        admitted: Vec<(Micros, u64)>,
-    }
-
-    impl Oracle {
-        /// W·(tokens used) at `now`.
-        fn used(&self, now: Micros) -> u128 {
-            let (mut used, mut at) = (0_u128, 0);
-            let drain = |used: u128, from: Micros, to: Micros| {
-                used.saturating_sub(u128::from(to - from) * u128::from(self.rate.count))
-            };
-            for &(moment, cost) in &self.admitted {
-                used = drain(used, at, moment);
-                at = moment;
-                used += u128::from(cost) * u128::from(self.rate.window);
-            }
-            drain(used, at, now)
-        }
-
-        fn admits(&self, now: Micros, cost: u64) -> bool {
-            let window = u128::from(self.rate.window);
-            self.used(now) + u128::from(cost) * window <= u128::from(self.size) * window
-        }
-
-        fn remaining(&self, now: Micros, cost: u64) -> u64 {
-            (1..=self.size).take_while(|n| self.admits(now, n * cost)).count() as u64
-        }
-    }
-
-    fn rates() -> impl Strategy<Value = (u32, Micros)> {
-        let windows = prop_oneof![
-            Just(SECOND),
-            Just(60 * SECOND),
-            Just(30 * 86_400 * SECOND),
-            1..7_777_777_u64
-        ];
-        (prop_oneof![1..50_u32, Just(7), Just(999_983), Just(1_000_000)], windows)
-    }
-
-    proptest! {
-        #[test]
-        fn the_bucket_agrees_with_its_definition(
-            (count, window) in rates(),
-            size in 1..40_u32,
-            steps in prop::collection::vec((0..4_u64, 0..3_000_000_u64, 1..5_u32), 1..60),
-        ) {
-            let bucket = bucket(count, window, size);
-            let rate = Rate { count, window };
-            let mut oracle = Oracle { rate, size: u64::from(size), admitted: Vec::new() };
-            let (mut state, mut now) = (State::default(), START);
-            let interval = (window / u64::from(count)).max(1);
-            for (pace, jitter, cost) in steps {
-                now += match pace { 0 => 0, 1 => jitter % interval, 2 => interval, _ => jitter };
-                let (verdict, next) = bucket.check(state, now, cost);
-                prop_assert_eq!(verdict.allowed, oracle.admits(now, u64::from(cost)));
-                if verdict.allowed {
-                    oracle.admitted.push((now, u64::from(cost)));
-                    state = next;
-                    prop_assert_eq!(verdict.retry_after, 0);
-                } else {
-                    prop_assert_eq!(next, state);
-                    if cost <= size {
-                        let at = now + verdict.retry_after;
-                        prop_assert!(oracle.admits(at, u64::from(cost)), "admitted after the wait");
-                        prop_assert!(!oracle.admits(at - 1, u64::from(cost)), "not a moment before");
-                    }
-                }
-                prop_assert_eq!(verdict.remaining, oracle.remaining(now, u64::from(cost)));
-                prop_assert_eq!(oracle.used(now + verdict.reset), 0);
-                prop_assert!(verdict.reset == 0 || oracle.used(now + verdict.reset - 1) > 0);
-            }
-        }
-
-        #[test]
-        fn time_that_goes_backwards_forgives_nothing(back in 0..10 * SECOND) {
-            let bucket = bucket(5, SECOND, 5);
-            let (_, state) = bucket.check(State::default(), START, 5);
-            let (verdict, _) = bucket.check(state, START - back, 1);
-            prop_assert!(!verdict.allowed);
-            prop_assert_eq!(verdict.retry_after, back + SECOND / 5);
-        }
     }
 
     /// A caller who empties the bucket and then asks the very moment they may, again and again:

@@ -92,7 +92,9 @@ impl Relayed {
     /// The body came to its end in good order.
     fn end(&mut self) {
         self.whole = true;
-        if let Some(Lease { connection, pool, reusable: true, .. }) = self.lease.take() {
+        let Some(Lease { connection, pool, reusable, .. }) = self.lease.take() else { return };
+        drop(connection.take_guard());
+        if reusable {
             pool.put(connection);
         }
     }

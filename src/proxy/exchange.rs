@@ -11,7 +11,8 @@ use crate::clock::Micros;
 use crate::snapshot::{Found, Limit, Route, Snapshot};
 use crate::upstream::Endpoint;
 use crate::worker::{Generation, Worker};
-use http::{Method, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     pub(super) judgement: Judgement,
     pub(super) admission: Option<Admission>,
     pub(super) endpoint: Option<Arc<Endpoint>>,
+    /// Speaks gRPC, and is to be refused in its terms.
+    pub(super) grpc: bool,
     method: Method,
     destination: Option<Destination>,
     found: Found,
@@ -37,7 +40,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin(worker: Rc<Worker>, peer: Rc<Peer>, method: &Method) -> Self {
+    pub(super) fn begin<B>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
@@ -52,7 +55,8 @@ impl Exchange {
             judgement: Judgement::default(),
             admission: None,
             endpoint: None,
-            method: method.clone(),
+            grpc: is_grpc(request.headers()),
+            method: request.method().clone(),
             destination: None,
             found: Found::Nothing,
             log: None,
@@ -150,6 +154,13 @@ impl Exchange {
         }
         self.worker.gateway.access_log.append(self.worker.index, &line.finish());
     }
+}
+
+/// `application/grpc`, with or without `+proto` and parameters.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
 }
 
 impl Drop for Exchange {

@@ -6,9 +6,10 @@ use super::identify::Caller;
 use super::refusal::Refusal;
 use crate::clock::{Micros, SECOND};
 use crate::config::model::{Attribute, Layer};
+use crate::gateway::Gateway;
 use crate::limit::Verdict;
 use crate::snapshot::Limit;
-use crate::store::{Charge, Decision, Part, Subject};
+use crate::store::{Charge, Decision, Hold, Part, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -36,20 +37,48 @@ pub struct Judgement {
     pub rejected_by: Option<usize>,
 }
 
-/// An admitted request's hold on its limits, for as long as its response body lives: what is still
-/// owed is settled, what is held is released when this is dropped, however the exchange ends.
+/// An admitted request's hold on its limits, for as long as its response body lives: what is held
+/// is given back when this is dropped, however the exchange ends.
 #[derive(Debug)]
 #[must_use]
 pub struct Admission {
-    /// How long the request must wait for its turn.
-    delay: Micros,
+    holds: SmallVec<[Hold; 1]>,
+    gateway: Option<Arc<Gateway>>,
 }
 
 impl Admission {
-    /// Waits for the request's turn, if it has to.
-    async fn turn(&self) {
-        if self.delay > 0 {
-            tokio::time::sleep(Duration::from_micros(self.delay)).await;
+    /// Nothing is held.
+    fn free() -> Self {
+        Self { holds: SmallVec::new(), gateway: None }
+    }
+
+    fn new(holds: SmallVec<[Hold; 1]>, gateway: &Arc<Gateway>) -> Self {
+        // The usual request holds nothing, and costs nothing here.
+        let gateway = (!holds.is_empty()).then(|| Arc::clone(gateway));
+        Self { holds, gateway }
+    }
+
+    /// Whether something must be given back.
+    pub(super) fn holds(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    /// Waits for the request's turn, if it has to. A caller who leaves meanwhile gives their place
+    /// in the queue back; one whose turn has come has used it.
+    async fn turn(&mut self, delay: Micros) {
+        if delay > 0 {
+            tokio::time::sleep(Duration::from_micros(delay)).await;
+        }
+        self.holds.retain(|hold| !hold.is_queue());
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some(gateway) = &self.gateway {
+            for hold in &self.holds {
+                gateway.store.release(hold, gateway.clock.now());
+            }
         }
     }
 }
@@ -74,7 +103,7 @@ pub(super) async fn judge(
         for limit in limits {
             limit.metrics.exempt.increment();
         }
-        return (Judgement::default(), Ok(Admission { delay: 0 }));
+        return (Judgement::default(), Ok(Admission::free()));
     }
     let (parts, claims) = claims(exchange, caller, headers);
     let charges: SmallVec<[Charge<'_>; 4]> = claims
@@ -90,8 +119,8 @@ pub(super) async fn judge(
             }
         })
         .collect();
-    let store = &exchange.worker.gateway.store;
-    let decision = match store.charge_all(&charges, exchange.started).await {
+    let gateway = &exchange.worker.gateway;
+    let mut decision = match gateway.store.charge_all(&charges, exchange.started).await {
         Ok(decision) => decision,
         Err(never) => match never {},
     };
@@ -103,7 +132,8 @@ pub(super) async fn judge(
     let said = claims.iter().zip(&decision.verdicts).map(said).collect();
     let judgement = Judgement { said, rejected_by: decision.rejected_by };
     judgement.count(limits);
-    let ruling = rule(&judgement, &decision, &charges, limits).await;
+    let admission = Admission::new(std::mem::take(&mut decision.holds), gateway);
+    let ruling = rule(&judgement, &decision, &charges, limits, admission).await;
     (judgement, ruling)
 }
 
@@ -113,12 +143,12 @@ async fn rule(
     decision: &Decision,
     charges: &[Charge<'_>],
     limits: &[Arc<Limit>],
+    mut admission: Admission,
 ) -> Result<Admission, Refusal> {
     let retry_after = decision.retry_after(charges);
     match judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer) {
         None => {
-            let admission = Admission { delay: decision.delay(charges) };
-            admission.turn().await;
+            admission.turn(decision.delay(charges)).await;
             Ok(admission)
         }
         Some(Layer::Global) => Err(Refusal::SystemLimited { retry_after }),

@@ -6,7 +6,7 @@ use super::exchange::Exchange;
 use super::refusal::Refusal;
 use crate::deadline::ticks;
 use crate::upstream::Upstream;
-use crate::upstream::connect::{ConnectError, Connection, connect};
+use crate::upstream::connect::{ConnectError, Connection, Guard, connect};
 use crate::upstream::pool::Pool;
 use crate::upstream::upload::RequestBody;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -39,7 +39,9 @@ pub(super) async fn relay(
     exchange.endpoint = Some(Arc::clone(endpoint));
     let in_flight = endpoint.begin();
 
-    let (connection, response) = send(exchange, upstream, picked, pool, request).await?;
+    let guard =
+        exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
+    let (connection, response) = send(exchange, upstream, picked, pool, request, guard).await?;
     let reusable =
         !closes(response.headers()) && response.status() != StatusCode::SWITCHING_PROTOCOLS;
     check(&response)?;
@@ -55,16 +57,22 @@ async fn send(
     picked: usize,
     pool: &Pool,
     mut request: Request<RequestBody>,
+    mut guard: Option<Guard>,
 ) -> Result<(Connection, Response<Incoming>), Refusal> {
     let deadlines = &exchange.worker.deadlines;
     let limits = &upstream.timeouts;
     while let Some(connection) = pool.take(ticks(limits.idle)) {
         // The backend may be closing it at this very moment.
         let copy = repeatable(&request);
+        connection.keep_guard(guard);
         match converse(exchange, limits.response, connection, request).await {
             Ok(answer) => return Ok(answer),
-            Err(Failed { unsent: Some(again), .. }) => request = *again,
-            Err(Failed { gone: true, refusal, .. }) => request = copy.ok_or(refusal)?,
+            Err(Failed { unsent: Some(again), guard: kept, .. }) => {
+                (request, guard) = (*again, kept);
+            }
+            Err(Failed { gone: true, refusal, guard: kept, .. }) => {
+                (request, guard) = (copy.ok_or(refusal)?, kept);
+            }
             Err(failed) => return Err(failed.refusal),
         }
     }
@@ -73,6 +81,7 @@ async fn send(
         ConnectError::TimedOut => Refusal::GatewayTimeout,
         error => Refusal::BadGateway(error.to_string()),
     })?;
+    connection.keep_guard(guard);
     converse(exchange, limits.response, connection, request).await.map_err(|f| f.refusal)
 }
 
@@ -97,6 +106,8 @@ struct Failed {
     unsent: Option<Box<Request<RequestBody>>>,
     /// The backend closed the connection without a word.
     gone: bool,
+    /// What the request held, if it is over at the backend's end.
+    guard: Option<Guard>,
 }
 
 /// Sends the request and waits for the head of its answer.
@@ -123,12 +134,13 @@ async fn converse(
                 Some(upload) if upload.has_failed() => Refusal::Malformed("the body broke off"),
                 _ => Refusal::BadGateway(describe(&error)),
             };
-            Err(Failed { refusal, unsent, gone: is_gone(&error) })
+            let guard = connection.take_guard();
+            Err(Failed { refusal, unsent, gone: is_gone(&error), guard })
         }
         Err(_) => {
             let waiting = upload.is_some_and(|upload| upload.is_waiting());
             let refusal = if waiting { Refusal::Stalled } else { Refusal::GatewayTimeout };
-            Err(Failed { refusal, unsent: None, gone: false })
+            Err(Failed { refusal, unsent: None, gone: false, guard: None })
         }
     }
 }

@@ -9,8 +9,10 @@ use super::relay::Answer;
 use crate::clock::{Micros, SECOND};
 use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
 use crate::snapshot::{Limit, Snapshot};
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, Version};
+use http::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use std::sync::Arc;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -74,8 +76,30 @@ pub(super) fn refused(
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));
+    if exchange.grpc {
+        in_grpc(&mut response, refusal);
+    }
     exchange.finish(0, true);
     response
+}
+
+/// The same in gRPC's terms: a head that is trailers as well, with the status in them.
+fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
+    let status = match refusal {
+        Refusal::Limited { .. } => "8", // RESOURCE_EXHAUSTED
+        Refusal::SystemLimited { .. } | Refusal::BadGateway(_) => "14", // UNAVAILABLE
+        Refusal::GatewayTimeout | Refusal::Stalled => "4", // DEADLINE_EXCEEDED
+        Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
+        Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
+        Refusal::Malformed(_) | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
+    };
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(status));
+    if let Ok(message) = HeaderValue::from_str(&refusal.to_string().replace('%', "%25")) {
+        headers.insert("grpc-message", message);
+    }
 }
 
 fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {

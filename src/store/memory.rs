@@ -13,9 +13,9 @@
 //! counter. Its lock is taken last, after every shard's.
 
 use super::key::Seed;
-use super::{Charge, Decision, LimitId, Subject};
+use super::{Charge, Decision, Hold, LimitId, Subject};
 use crate::clock::Micros;
-use crate::limit::{Quota, State, Verdict};
+use crate::limit::{Held, Next, Quota, Verdict};
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
@@ -42,7 +42,7 @@ pub struct Memory {
     names: Mutex<HashMap<String, LimitId>>,
     registry: ArcSwap<Registry>,
     /// Newcomers beyond the cap, one counter a limit.
-    overflow: Mutex<HashMap<LimitId, State>>,
+    overflow: Mutex<HashMap<LimitId, Held>>,
     /// How many there are, so that the usual case takes no lock.
     overflowing: AtomicUsize,
     /// Where the background sweep goes on.
@@ -56,23 +56,23 @@ struct Shard {
     cursor: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     key: u128,
-    state: State,
+    held: Held,
     limit: LimitId,
 }
 
 /// Where a charge's state was found, and so where it is written.
-#[derive(Clone, Copy)]
 enum Place {
     Entry,
-    New,
+    /// There is none yet; this is what it begins with.
+    New(Held),
     Overflow,
 }
 
 /// The overflow counters, locked.
-type Overflow<'a> = MutexGuard<'a, HashMap<LimitId, State>>;
+type Overflow<'a> = MutexGuard<'a, HashMap<LimitId, Held>>;
 
 /// One charge under way: found, computed, not yet written.
 struct Open {
@@ -80,8 +80,7 @@ struct Open {
     /// Index into the guards.
     guard: usize,
     place: Place,
-    before: State,
-    after: State,
+    next: Next,
 }
 
 impl Memory {
@@ -129,40 +128,86 @@ impl Memory {
         let mut overflow: Option<Overflow<'_>> = None;
         for (index, (charge, &key)) in charges.iter().zip(&keys).enumerate() {
             let guard = order.binary_search(&shard_of(key)).unwrap_or_default();
-            let (place, before) = match guards[guard].find(key) {
-                Some(state) => (Place::Entry, state),
+            let check = |held: &Held| charge.quota.check(held, now, charge.cost);
+            let found = guards[guard].find(key).map(check);
+            let (place, (verdict, next)) = match found {
+                Some(checked) => (Place::Entry, checked),
                 None if self.has_room(&mut guards[guard], charge, now) => {
-                    (Place::New, self.newcomer(charge.limit, &mut overflow))
+                    let held = self.newcomer(charge.limit, &mut overflow);
+                    let checked = check(&held);
+                    (Place::New(held), checked)
                 }
                 None => {
                     let shared = overflow.get_or_insert_with(|| self.overflow.lock());
-                    (Place::Overflow, shared.get(&charge.limit).copied().unwrap_or_default())
+                    (Place::Overflow, check(shared.entry(charge.limit).or_default()))
                 }
             };
-            let (verdict, after) = charge.quota.check(before, now, charge.cost);
             if !verdict.allowed && !charge.shadow && decision.rejected_by.is_none() {
                 decision.rejected_by = Some(index);
             }
             decision.verdicts.push(verdict);
-            open.push(Open { key, guard, place, before, after });
+            open.push(Open { key, guard, place, next });
         }
         if decision.rejected_by.is_some() {
-            restate(&mut decision.verdicts, charges, &open, now);
+            for (index, open) in open.iter().enumerate() {
+                if decision.verdicts[index].allowed {
+                    let held = match &open.place {
+                        Place::Entry => guards[open.guard].find(open.key),
+                        Place::New(held) => Some(held),
+                        Place::Overflow => {
+                            overflow.as_ref().and_then(|o| o.get(&charges[index].limit))
+                        }
+                    };
+                    decision.verdicts[index] = restated(&charges[index], held, now);
+                }
+            }
             return decision;
         }
-        for ((charge, verdict), open) in charges.iter().zip(&decision.verdicts).zip(&open) {
+        for ((charge, verdict), open) in charges.iter().zip(&decision.verdicts).zip(open) {
+            if !verdict.allowed {
+                continue;
+            }
+            decision.holds.extend(hold(charge, verdict, &open));
             match open.place {
-                _ if !verdict.allowed => {}
-                Place::Entry | Place::New => guards[open.guard].write(charge.limit, open),
+                Place::Entry => {
+                    guards[open.guard].write(charge.limit, open.key, open.next, Held::default);
+                }
+                Place::New(held) => {
+                    guards[open.guard].write(charge.limit, open.key, open.next, || held);
+                }
                 Place::Overflow => {
                     if let Some(shared) = &mut overflow {
-                        shared.insert(charge.limit, open.after);
+                        shared.entry(charge.limit).or_default().apply(open.next);
                         self.overflowing.store(shared.len(), Ordering::Release);
                     }
                 }
             }
         }
         decision
+    }
+
+    /// Takes back what a request held.
+    pub(super) fn release(&self, hold: &Hold, now: Micros) {
+        let back = |held: &mut Held| {
+            let next = if hold.quota.is_concurrency() {
+                Some(hold.quota.release(held, hold.cost))
+            } else {
+                hold.quota.leave(held, hold.after, now, hold.cost)
+            };
+            if let Some(next) = next {
+                held.apply(next);
+            }
+        };
+        if hold.overflow {
+            if let Some(held) = self.overflow.lock().get_mut(&hold.limit) {
+                back(held);
+            }
+        } else {
+            let mut shard = self.shards[shard_of(hold.key)].lock();
+            if let Some(entry) = shard.entries.find_mut(hash(hold.key), |e| e.key == hold.key) {
+                back(&mut entry.held);
+            }
+        }
     }
 
     /// Locks every shard that the keys are in, each once, in ascending order.
@@ -176,12 +221,12 @@ impl Memory {
 
     /// What a caller begins with who has no entry yet. Whoever was counted in the overflow until
     /// now could be anybody, so a newcomer begins where the overflow stands.
-    fn newcomer<'a>(&'a self, limit: LimitId, overflow: &mut Option<Overflow<'a>>) -> State {
+    fn newcomer<'a>(&'a self, limit: LimitId, overflow: &mut Option<Overflow<'a>>) -> Held {
         if self.overflowing.load(Ordering::Acquire) == 0 {
-            return State::default();
+            return Held::default();
         }
         let shared = overflow.get_or_insert_with(|| self.overflow.lock());
-        shared.get(&limit).copied().unwrap_or_default()
+        shared.get(&limit).cloned().unwrap_or_default()
     }
 
     /// Whether a caller never seen may have an entry of their own.
@@ -200,25 +245,26 @@ impl Memory {
             self.shards[next].lock().sweep(usize::MAX, &registry, now);
         }
         let mut overflow = self.overflow.lock();
-        overflow.retain(|limit, state| !whole(&registry, *limit, *state, now));
+        overflow.retain(|limit, held| !whole(&registry, *limit, held, now));
         self.overflowing.store(overflow.len(), Ordering::Release);
     }
 }
 
 impl Shard {
-    fn find(&self, key: u128) -> Option<State> {
-        self.entries.find(hash(key), |entry| entry.key == key).map(|entry| entry.state)
+    fn find(&self, key: u128) -> Option<&Held> {
+        self.entries.find(hash(key), |entry| entry.key == key).map(|entry| &entry.held)
     }
 
     /// An entry that was found may be gone: making room for another charge of the same request
-    /// lets go of whoever is whole.
-    fn write(&mut self, limit: LimitId, open: &Open) {
-        let entry = Entry { key: open.key, state: open.after, limit };
-        let same = |other: &Entry| other.key == open.key;
-        match self.entries.find_mut(hash(open.key), same) {
-            Some(found) => *found = entry,
+    /// lets go of whoever is whole. It then begins anew.
+    fn write(&mut self, limit: LimitId, key: u128, next: Next, begin: impl FnOnce() -> Held) {
+        match self.entries.find_mut(hash(key), |entry| entry.key == key) {
+            Some(entry) => entry.held.apply(next),
             None => {
-                self.entries.insert_unique(hash(open.key), entry, |entry| hash(entry.key));
+                let mut held = begin();
+                held.apply(next);
+                let entry = Entry { key, held, limit };
+                self.entries.insert_unique(hash(key), entry, |entry| hash(entry.key));
             }
         }
     }
@@ -228,7 +274,7 @@ impl Shard {
     fn sweep(&mut self, steps: usize, registry: &Registry, now: Micros) -> usize {
         let before = self.entries.len();
         if steps >= before {
-            self.entries.retain(|entry| !whole(registry, entry.limit, entry.state, now));
+            self.entries.retain(|entry| !whole(registry, entry.limit, &entry.held, now));
             if self.entries.len() < self.entries.capacity() / 4 {
                 self.entries.shrink_to(self.entries.len() * 2, |entry| hash(entry.key));
             }
@@ -238,8 +284,8 @@ impl Shard {
         for _ in 0..steps {
             self.cursor = (self.cursor + 1) % buckets;
             if let Ok(entry) = self.entries.get_bucket_entry(self.cursor) {
-                let Entry { limit, state, .. } = *entry.get();
-                if whole(registry, limit, state, now) {
+                let Entry { limit, held, .. } = entry.get();
+                if whole(registry, *limit, held, now) {
                     entry.remove();
                 }
             }
@@ -248,19 +294,28 @@ impl Shard {
     }
 }
 
-/// A rejected request charges no layer: those that would have allowed it say what they hold
-/// without it.
+/// A rejected request charges no layer: one that would have allowed it says what it holds without.
 #[cold]
-fn restate(verdicts: &mut [Verdict], charges: &[Charge<'_>], open: &[Open], now: Micros) {
-    for ((verdict, charge), open) in verdicts.iter_mut().zip(charges).zip(open) {
-        if verdict.allowed {
-            *verdict = charge.quota.peek(open.before, now, charge.cost);
-        }
-    }
+fn restated(charge: &Charge<'_>, held: Option<&Held>, now: Micros) -> Verdict {
+    charge.quota.peek(held.unwrap_or(&Held::default()), now, charge.cost)
 }
 
-fn whole(registry: &Registry, limit: LimitId, state: State, now: Micros) -> bool {
-    registry.get(&limit).is_none_or(|quotas| quotas.iter().all(|q| q.is_whole(state, now)))
+/// What this charge takes that must be given back.
+fn hold(charge: &Charge<'_>, verdict: &Verdict, open: &Open) -> Option<Hold> {
+    let Next::State(after) = open.next else { return None };
+    let holds = charge.quota.is_concurrency() || charge.quota.is_queue() && verdict.delay > 0;
+    holds.then(|| Hold {
+        limit: charge.limit,
+        key: open.key,
+        quota: charge.quota.clone(),
+        cost: charge.cost,
+        after,
+        overflow: matches!(open.place, Place::Overflow),
+    })
+}
+
+fn whole(registry: &Registry, limit: LimitId, held: &Held, now: Micros) -> bool {
+    registry.get(&limit).is_none_or(|quotas| quotas.iter().all(|q| q.is_whole(held, now)))
 }
 
 fn shard_of(key: u128) -> usize {
@@ -298,15 +353,16 @@ mod tests {
     fn store(max_keys: usize, quotas: &[(&str, Quota)]) -> (Memory, Vec<LimitId>) {
         let store = Memory::new(max_keys);
         let ids: Vec<_> = quotas.iter().map(|(name, _)| store.limit_id(name)).collect();
-        let registry = ids.iter().zip(quotas).map(|(id, (_, q))| (*id, [*q].into())).collect();
+        let registry =
+            ids.iter().zip(quotas).map(|(id, (_, q))| (*id, [q.clone()].into())).collect();
         store.adopt(registry);
         (store, ids)
     }
 
     #[test]
     fn eight_threads_admit_exactly_the_limit() {
-        let (quota, wide) = (quota(1000), quota(1_000_000));
-        let (store, ids) = store(10_000, &[("a", quota), ("b", wide)]);
+        let (quota, wide) = (&quota(1000), &quota(1_000_000));
+        let (store, ids) = store(10_000, &[("a", quota.clone()), ("b", wide.clone())]);
         let admitted = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..8 {
@@ -316,10 +372,8 @@ mod tests {
                         // The second layer's caller differs, so that shards are locked in every
                         // combination.
                         let callers = [ip(1), ip(thread * n)];
-                        let layers = [
-                            charge(ids[0], &quota, &callers[0]),
-                            charge(ids[1], &wide, &callers[1]),
-                        ];
+                        let layers =
+                            [charge(ids[0], quota, &callers[0]), charge(ids[1], wide, &callers[1])];
                         let decision = store.charge_all(&layers, NOW);
                         admitted
                             .fetch_add(decision.rejected_by.is_none().into(), Ordering::Relaxed);
@@ -333,7 +387,7 @@ mod tests {
     #[test]
     fn a_rejected_request_charges_no_layer() {
         let (wide, narrow) = (quota(10), quota(1));
-        let (store, ids) = store(1000, &[("ip", wide), ("key", narrow)]);
+        let (store, ids) = store(1000, &[("ip", wide.clone()), ("key", narrow.clone())]);
         let caller = ip(1);
         let layers =
             [charge(ids[0], &wide, &caller), charge(ids[1], &narrow, &[Part::ApiKey("acme")])];
@@ -350,7 +404,7 @@ mod tests {
     #[test]
     fn a_shadow_limit_never_rejects_and_counts_only_what_it_would_admit() {
         let (wide, narrow) = (quota(5), quota(2));
-        let (store, ids) = store(1000, &[("live", wide), ("shadow", narrow)]);
+        let (store, ids) = store(1000, &[("live", wide.clone()), ("shadow", narrow.clone())]);
         let caller = ip(1);
         let shadow = Charge { shadow: true, ..charge(ids[1], &narrow, &caller) };
         let layers = [charge(ids[0], &wide, &caller), shadow];
@@ -365,7 +419,7 @@ mod tests {
     #[test]
     fn a_flood_of_callers_stays_within_the_cap_and_forgives_nobody() {
         let quota = quota(3);
-        let (store, ids) = store(1024, &[("ip", quota)]);
+        let (store, ids) = store(1024, &[("ip", quota.clone())]);
         for _ in 0..3 {
             store.charge_all(&[charge(ids[0], &quota, &ip(7))], NOW);
         }
@@ -383,7 +437,7 @@ mod tests {
     #[test]
     fn room_that_comes_up_is_no_fresh_allowance() {
         let (quick, slow) = (quota(60), quota(3));
-        let (store, ids) = store(1024, &[("quick", quick), ("slow", slow)]);
+        let (store, ids) = store(1024, &[("quick", quick.clone()), ("slow", slow.clone())]);
         let parts: Vec<_> = (0..20_000).map(ip).collect();
         // Fill every shard with callers who are whole again in a second.
         for part in &parts {
@@ -403,7 +457,7 @@ mod tests {
     #[test]
     fn making_room_for_one_charge_loses_no_other() {
         let quota = quota(1);
-        let (store, ids) = store(1, &[("a", quota), ("b", quota)]);
+        let (store, ids) = store(1, &[("a", quota.clone()), ("b", quota.clone())]);
         let parts: Vec<_> = (0..4096).map(ip).collect();
         for part in &parts {
             store.charge_all(&[charge(ids[0], &quota, part)], NOW);
@@ -421,7 +475,7 @@ mod tests {
     #[test]
     fn callers_who_are_whole_make_room() {
         let quota = quota(3);
-        let (store, ids) = store(1024, &[("ip", quota)]);
+        let (store, ids) = store(1024, &[("ip", quota.clone())]);
         for n in 0..5000 {
             store.charge_all(&[charge(ids[0], &quota, &ip(n))], NOW);
         }
@@ -435,7 +489,7 @@ mod tests {
     #[test]
     fn a_full_shard_finds_room_without_the_background_sweep() {
         let quota = quota(3);
-        let (store, ids) = store(16 * SHARDS, &[("ip", quota)]);
+        let (store, ids) = store(16 * SHARDS, &[("ip", quota.clone())]);
         for n in 0..20_000 {
             store.charge_all(&[charge(ids[0], &quota, &ip(n))], NOW);
         }

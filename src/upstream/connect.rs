@@ -5,23 +5,64 @@ use super::upload::RequestBody;
 use crate::deadline::Deadlines;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use std::any::Any;
+use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 /// An open connection: requests go in here, and a task of the same worker drives it. Whoever drops
 /// it closes it, even if a body is still on its way.
-#[derive(Debug)]
 pub struct Connection {
     /// hyper's handle.
     pub sender: SendRequest<RequestBody>,
+    guard: Rc<Cell<Option<Guard>>>,
     driver: AbortHandle,
+}
+
+/// Something to let go of when a request is over at the backend's end.
+pub type Guard = Box<dyn Any>;
+
+impl Connection {
+    /// Keeps a guard until it is [taken back](Self::take_guard), or else until the connection is
+    /// closed: a request that is given up is not over before the backend can know.
+    pub fn keep_guard(&self, guard: Option<Guard>) {
+        self.guard.set(guard);
+    }
+
+    /// Takes the guard back.
+    pub fn take_guard(&self) -> Option<Guard> {
+        self.guard.take()
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.sender.fmt(f)
+    }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
+    }
+}
+
+/// Drives a connection. When it is dropped, the socket closes first, and then the guard goes.
+struct Driver {
+    connection: http1::Connection<TokioIo<TcpStream>, RequestBody>,
+    _guard: Rc<Cell<Option<Guard>>>,
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Its errors reach the request that was under way.
+        Pin::new(&mut self.connection).poll(cx).map(drop)
     }
 }
 
@@ -53,11 +94,10 @@ pub async fn connect(
     stream.set_nodelay(true)?;
     let (sender, connection) =
         http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::task::spawn_local(async move {
-        // Its errors reach the request that was under way.
-        let _ = connection.await;
-    });
-    Ok(Connection { sender, driver: driver.abort_handle() })
+    let guard = Rc::new(Cell::new(None));
+    let driver = Driver { connection, _guard: Rc::clone(&guard) };
+    let driver = tokio::task::spawn_local(driver).abort_handle();
+    Ok(Connection { sender, guard, driver })
 }
 
 async fn dial(endpoint: &Endpoint) -> std::io::Result<TcpStream> {

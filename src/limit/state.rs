@@ -1,0 +1,117 @@
+//! What a store keeps of one caller for one limit.
+
+use super::log::Log;
+use crate::clock::Micros;
+use std::borrow::Cow;
+
+/// Which algorithm a state belongs to. Token bucket, GCRA and leaky bucket count alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Tokens that come back continuously.
+    #[default]
+    Bucket,
+    /// A window's count.
+    Fixed,
+    /// This window's count and the one before's.
+    Sliding,
+    /// Every admission.
+    Log,
+    /// Requests in flight.
+    Concurrency,
+}
+
+/// What one caller has used of one limit. The default is a caller never seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// When `used` was true.
+    pub stamp: Micros,
+    /// Tokens used.
+    pub used: u32,
+    /// Bucket: what is left of a microsecond at `stamp`, in parts of the rate's numerator: the
+    /// remainder of the division that last returned tokens. Sliding window: the count of the
+    /// window before.
+    pub carry: u32,
+    /// Whose arithmetic it is.
+    pub kind: Kind,
+}
+
+impl State {
+    /// The same use as another algorithm counts it: an edited algorithm keeps what was used. What
+    /// is in flight is not used, and what was used is not in flight.
+    #[must_use]
+    pub fn read_as(self, kind: Kind) -> Self {
+        if self.kind == kind {
+            return self;
+        }
+        let used = match (self.kind, kind) {
+            (Kind::Concurrency, _) | (_, Kind::Concurrency) => 0,
+            (Kind::Sliding, _) => self.used.saturating_add(self.carry),
+            _ => self.used,
+        };
+        Self { used, carry: 0, kind, stamp: self.stamp }
+    }
+}
+
+/// A state, whichever form it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A few numbers.
+    State(State),
+    /// Every admission.
+    Log(Box<Log>),
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self::State(State::default())
+    }
+}
+
+/// What an admission changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The new state.
+    State(State),
+    /// One more entry in the log; entries that are as old as the window leave it.
+    Append {
+        /// When.
+        at: Micros,
+        /// Tokens.
+        cost: u32,
+        /// How long it counts.
+        window: Micros,
+    },
+}
+
+impl Held {
+    /// As numbers of this kind.
+    pub fn as_state(&self, kind: Kind) -> State {
+        match self {
+            Self::State(state) => state.read_as(kind),
+            Self::Log(log) => log.summary().read_as(kind),
+        }
+    }
+
+    /// As a log.
+    pub fn as_log(&self) -> Cow<'_, Log> {
+        match self {
+            Self::State(state) => Cow::Owned(Log::from(state.read_as(Kind::Log))),
+            Self::Log(log) => Cow::Borrowed(log),
+        }
+    }
+
+    /// Makes the change.
+    pub fn apply(&mut self, next: Next) {
+        match next {
+            Next::State(state) => *self = Self::State(state),
+            Next::Append { at, cost, window } => {
+                if let Self::State(state) = self {
+                    *self = Self::Log(Box::new(Log::from(state.read_as(Kind::Log))));
+                }
+                if let Self::Log(log) = self {
+                    log.append(at, cost, window);
+                }
+            }
+        }
+    }
+}

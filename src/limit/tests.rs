@@ -1,0 +1,276 @@
+//! Every algorithm against its definition, computed the slow way from every admission ever made.
+
+use super::*;
+use proptest::prelude::*;
+
+const START: Micros = 1_700_000_000 * SECOND;
+
+/// One algorithm's definition: whether `cost` is admitted at `now` after these admissions.
+type Admits = Box<dyn Fn(&[(Micros, u32)], Micros, u32) -> bool>;
+
+struct Case {
+    quota: Quota,
+    admits: Admits,
+    /// Whether the whole allowance is there exactly from `reset` on; a queue with a `max_wait`
+    /// may have it earlier.
+    exact_reset: bool,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.quota.fmt(f)
+    }
+}
+
+fn sum(admitted: &[(Micros, u32)], counts: impl Fn(Micros) -> bool) -> u128 {
+    admitted.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| u128::from(*cost)).sum()
+}
+
+fn bucket(rate: Rate, size: u32) -> Case {
+    let (n, w) = (u128::from(rate.count), u128::from(rate.window));
+    let admits = move |admitted: &[(Micros, u32)], now: Micros, cost: u32| {
+        let (mut used, mut at) = (0_u128, 0);
+        for &(then, cost) in admitted {
+            used = used.saturating_sub(u128::from(then - at) * n) + u128::from(cost) * w;
+            at = then;
+        }
+        used.saturating_sub(u128::from(now - at) * n) + u128::from(cost) * w <= u128::from(size) * w
+    };
+    let quota = Quota::token_bucket(rate, Some(size)).unwrap();
+    Case { quota, admits: Box::new(admits), exact_reset: true }
+}
+
+fn fixed(rate: Rate) -> Case {
+    let admits = move |admitted: &[(Micros, u32)], now: Micros, cost: u32| {
+        let used = sum(admitted, |at| at / rate.window == now / rate.window);
+        used + u128::from(cost) <= u128::from(rate.count)
+    };
+    let quota = Quota::fixed_window(rate).unwrap();
+    Case { quota, admits: Box::new(admits), exact_reset: true }
+}
+
+fn sliding(rate: Rate) -> Case {
+    let admits = move |admitted: &[(Micros, u32)], now: Micros, cost: u32| {
+        let (w, this) = (u128::from(rate.window), now / rate.window);
+        let current = sum(admitted, |at| at / rate.window == this);
+        let previous = sum(admitted, |at| at / rate.window + 1 == this);
+        let left = w - u128::from(now % rate.window);
+        previous * left + (current + u128::from(cost)) * w <= u128::from(rate.count) * w
+    };
+    let quota = Quota::sliding_window(rate).unwrap();
+    Case { quota, admits: Box::new(admits), exact_reset: true }
+}
+
+fn log(rate: Rate) -> Case {
+    let admits = move |admitted: &[(Micros, u32)], now: Micros, cost: u32| {
+        let used = sum(admitted, |at| now - at < rate.window);
+        used + u128::from(cost) <= u128::from(rate.count)
+    };
+    let quota = Quota::sliding_log(rate).unwrap();
+    Case { quota, admits: Box::new(admits), exact_reset: true }
+}
+
+/// When the queue is empty again, in N-ths of a microsecond.
+fn queue_end(admitted: &[(Micros, u32)], rate: Rate) -> u128 {
+    let (n, w) = (u128::from(rate.count), u128::from(rate.window));
+    admitted.iter().fold(0, |end, &(at, cost)| end.max(u128::from(at) * n) + u128::from(cost) * w)
+}
+
+fn leaky(rate: Rate, queue: u32, max_wait: Micros) -> Case {
+    let (n, w) = (u128::from(rate.count), u128::from(rate.window));
+    let admits = move |admitted: &[(Micros, u32)], now: Micros, cost: u32| {
+        let ahead = queue_end(admitted, rate).saturating_sub(u128::from(now) * n);
+        let places = ahead.div_ceil(w) + u128::from(cost);
+        let wait = ahead + (u128::from(cost) - 1) * w;
+        places <= u128::from(queue) + 1 && wait <= u128::from(max_wait) * n
+    };
+    let quota = Quota::leaky_bucket(rate, queue, max_wait).unwrap();
+    Case { quota, admits: Box::new(admits), exact_reset: false }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let window = prop_oneof![Just(SECOND), Just(60 * SECOND), 1..7_777_777_u64];
+    let count = prop_oneof![1..40_u32, Just(7), Just(997)];
+    (0..5_u8, count, window, 1..40_u32, 0..3_000_000_u64).prop_map(
+        |(which, count, window, size, wait)| {
+            let rate = Rate { count, window };
+            match which {
+                0 => bucket(rate, size),
+                1 => fixed(rate),
+                2 => sliding(rate),
+                3 => log(rate),
+                _ => leaky(rate, size, wait),
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn every_algorithm_agrees_with_its_definition(
+        case in cases(),
+        steps in prop::collection::vec((0..5_u64, 0..3_000_000_u64, 1..5_u32), 1..50),
+    ) {
+        let Case { quota, admits, exact_reset } = &case;
+        let mut admitted: Vec<(Micros, u32)> = Vec::new();
+        let mut held = Held::default();
+        let mut now = START;
+        let Rate { count, window } = quota.rate();
+        for (pace, jitter, cost) in steps {
+            let interval = (window / u64::from(count)).max(1);
+            now += match pace { 0 => 0, 1 => jitter % interval, 2 => interval, 3 => window, _ => jitter };
+            let (verdict, next) = quota.check(&held, now, cost);
+            prop_assert_eq!(verdict.allowed, admits(&admitted, now, cost), "{:?}", quota);
+            if verdict.allowed {
+                held.apply(next);
+                if quota.is_queue() {
+                    let ahead = queue_end(&admitted, quota.rate());
+                    let n = u128::from(count);
+                    let delay = ahead.saturating_sub(u128::from(now) * n).div_ceil(n);
+                    prop_assert_eq!(u128::from(verdict.delay), delay);
+                }
+                admitted.push((now, cost));
+            } else if cost <= quota.capacity() {
+                let at = now + verdict.retry_after;
+                prop_assert!(admits(&admitted, at, cost), "admitted after the wait: {quota:?}");
+                prop_assert!(!admits(&admitted, at - 1, cost), "not a moment before: {quota:?}");
+            }
+            let remaining = (1..=quota.capacity()).take_while(|n| admits(&admitted, now, n * cost));
+            prop_assert_eq!(verdict.remaining, remaining.count() as u64, "{:?}", quota);
+            prop_assert_eq!(quota.peek(&held, now, cost).remaining, verdict.remaining);
+            let whole = now + verdict.reset;
+            prop_assert!(admits(&admitted, whole, quota.capacity()), "whole: {quota:?}");
+            prop_assert!(quota.is_whole(&held, whole));
+            prop_assert_eq!(quota.is_whole(&held, now), verdict.reset == 0);
+            if *exact_reset && verdict.reset > 0 {
+                prop_assert!(!admits(&admitted, whole - 1, quota.capacity()), "{quota:?}");
+            }
+            if verdict.next > 0 && verdict.next < verdict.reset {
+                let more = (verdict.remaining as u32 + 1) * cost;
+                prop_assert!(admits(&admitted, now + verdict.next, more), "more: {quota:?}");
+                prop_assert!(!admits(&admitted, now + verdict.next - 1, more), "{quota:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn time_that_goes_backwards_forgives_nothing(case in cases(), back in 0..100 * SECOND) {
+        let Case { quota, .. } = &case;
+        let mut held = Held::default();
+        let (verdict, next) = quota.check(&held, START, quota.capacity());
+        prop_assert!(verdict.allowed);
+        held.apply(next);
+        let (verdict, _) = quota.check(&held, START - back, quota.capacity());
+        prop_assert!(!verdict.allowed, "{quota:?}");
+        let (later, _) = quota.check(&held, START - back + verdict.retry_after, quota.capacity());
+        prop_assert!(later.allowed, "{quota:?}");
+    }
+
+    #[test]
+    fn an_edited_algorithm_keeps_what_was_used(from in cases(), to in cases(), cost in 1..5_u32) {
+        let mut held = Held::default();
+        let mut used = 0;
+        while used < 20 {
+            let (verdict, next) = from.quota.check(&held, START, cost);
+            if !verdict.allowed { break }
+            held.apply(next);
+            used += cost;
+        }
+        let left = to.quota.capacity().saturating_sub(used);
+        let unused = to.quota.peek(&held, START, 1).unused;
+        prop_assert_eq!(unused, left, "{:?} to {:?}", from.quota, to.quota);
+    }
+}
+
+#[test]
+fn the_fixed_window_shows_twice_its_rate_at_the_boundary_and_the_log_does_not() {
+    let rate = Rate { count: 100, window: 60 * SECOND };
+    let boundary = START / (60 * SECOND) * 60 * SECOND + 60 * SECOND;
+    let around = |quota: Quota| {
+        let mut held = Held::default();
+        let moments = [boundary - SECOND, boundary];
+        let asked = moments.iter().flat_map(|at| std::iter::repeat_n(*at, 100));
+        asked
+            .filter(|at| {
+                let (verdict, next) = quota.check(&held, *at, 1);
+                if verdict.allowed {
+                    held.apply(next);
+                }
+                verdict.allowed
+            })
+            .count()
+    };
+    assert_eq!(around(Quota::fixed_window(rate).unwrap()), 200);
+    assert_eq!(around(Quota::sliding_log(rate).unwrap()), 100);
+    assert_eq!(around(Quota::sliding_window(rate).unwrap()), 100);
+}
+
+#[test]
+fn a_queue_of_forty_serves_forty_one_of_a_burst_each_in_turn() {
+    let quota = Quota::leaky_bucket(Rate { count: 50, window: SECOND }, 40, 10 * SECOND).unwrap();
+    let mut held = Held::default();
+    let mut delays = Vec::new();
+    for _ in 0..100 {
+        let (verdict, next) = quota.check(&held, START, 1);
+        if verdict.allowed {
+            held.apply(next);
+            delays.push(verdict.delay);
+        } else {
+            assert_eq!(verdict.retry_after, 20_000);
+        }
+    }
+    assert_eq!(delays, (0..41).map(|n| n * 20_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn whoever_leaves_from_the_last_place_gives_it_back() {
+    let quota = Quota::leaky_bucket(Rate { count: 10, window: SECOND }, 2, 10 * SECOND).unwrap();
+    let mut held = Held::default();
+    let mut afters = Vec::new();
+    for _ in 0..3 {
+        let (verdict, next) = quota.check(&held, START, 1);
+        assert!(verdict.allowed);
+        held.apply(next);
+        let Next::State(after) = next else { panic!() };
+        afters.push(after);
+    }
+    let later = START + 30_000;
+    assert!(!quota.check(&held, later, 1).0.allowed);
+    assert_eq!(quota.leave(&held, afters[1], later, 1), None, "somebody is behind");
+    let next = quota.leave(&held, afters[2], later, 1).expect("the last place");
+    held.apply(next);
+    assert!(quota.check(&held, later, 1).0.allowed);
+    // Now the one before is the last.
+    assert!(quota.leave(&held, afters[1], later, 1).is_some());
+}
+
+#[test]
+fn what_is_in_flight_is_given_back_once() {
+    let quota = Quota::concurrency(2).unwrap();
+    let mut held = Held::default();
+    for allowed in [true, true, false] {
+        let (verdict, next) = quota.check(&held, START, 1);
+        assert_eq!(verdict.allowed, allowed);
+        if allowed {
+            held.apply(next);
+        }
+    }
+    for used in [1, 0, 0] {
+        held.apply(quota.release(&held, 1));
+        assert_eq!(held.as_state(Kind::Concurrency).used, used);
+    }
+}
+
+#[test]
+fn what_cannot_be_represented_is_refused() {
+    let rate = |count, window| Rate { count, window };
+    assert_eq!(Quota::fixed_window(rate(0, SECOND)), Err(QuotaError::ZeroRate));
+    assert_eq!(Quota::sliding_window(rate(1, 0)), Err(QuotaError::ZeroWindow));
+    assert_eq!(Quota::sliding_log(rate(10_001, SECOND)), Err(QuotaError::LogTooLong));
+    assert_eq!(Quota::fixed_window(rate(u32::MAX, SECOND)), Err(QuotaError::RateTooLarge));
+    assert_eq!(Quota::gcra(rate(1, MAX_WINDOW + 1), None), Err(QuotaError::WindowTooLong));
+    let slow = Quota::token_bucket(rate(1, MAX_WINDOW), Some(1000));
+    assert_eq!(slow, Err(QuotaError::TooSlow));
+}
