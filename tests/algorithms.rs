@@ -96,7 +96,8 @@ fn timed() -> (Backend, Arc<Mutex<Vec<Instant>>>) {
 #[test]
 fn a_leaky_bucket_smooths_a_burst_and_answers_the_rest_at_once() {
     let (backend, times) = timed();
-    let gateway = gateway(&backend, "rate: 50/second, algorithm: leaky_bucket, queue: 20");
+    let limit = "[{ by: ip, rate: 50/second, algorithm: leaky_bucket, queue: 20 }]";
+    let gateway = Gateway::start_in_real_time(&limited(&backend, limit));
     let mut connections: Vec<_> = (0..60).map(|_| gateway.connect()).collect();
     let began = Instant::now();
     for connection in &mut connections {
@@ -118,14 +119,22 @@ fn a_leaky_bucket_smooths_a_burst_and_answers_the_rest_at_once() {
             statuses.push(reply.status);
         }
     });
-    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 21);
-    assert!(slowest_reject < Duration::from_millis(350), "{slowest_reject:?}");
+    // A machine under load may take the burst in slowly, and some of the queue drains meanwhile.
+    let served = statuses.iter().filter(|status| **status == 200).count();
+    let late = slowest_reject.as_millis() as usize / 20 + 1;
+    assert!(
+        (21..=21 + late).contains(&served),
+        "{served} served, rejects after {slowest_reject:?}"
+    );
     let times = times.lock();
-    assert_eq!(times.len(), 21);
-    let whole = times[20] - times[0];
-    assert!((390..900).contains(&whole.as_millis()), "20 gaps of 20 ms: {whole:?}");
-    let bunched = times.windows(2).filter(|pair| pair[1] - pair[0] < Duration::from_millis(5));
-    assert!(bunched.count() <= 4, "one after the other");
+    assert_eq!(times.len(), served);
+    // The n-th turn comes 20 ms after the one before it, and the first not before the burst began.
+    // A busy machine may notice a turn late, but nobody goes before it.
+    for (n, time) in times.iter().enumerate() {
+        let turn = Duration::from_millis(20) * n as u32;
+        let since = *time - began;
+        assert!(since + Duration::from_millis(2) >= turn, "{n} goes after {since:?}");
+    }
 }
 
 #[test]
@@ -136,6 +145,8 @@ fn a_caller_who_leaves_the_queue_gives_the_last_place_back() {
     assert_eq!(gateway.get("/").status, 200);
     let mut waiting = gateway.connect();
     waiting.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let decisions = gateway.server().gateway().metrics.limit("x");
+    eventually("a full queue", || (decisions.allowed.value() == 2).then_some(()));
     // Whoever is not turned away waits, and gives the place back when they leave.
     let turned_away = || {
         let mut next = gateway.connect();
@@ -143,7 +154,7 @@ fn a_caller_who_leaves_the_queue_gives_the_last_place_back() {
         next.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         next.head().is_some_and(|reply| reply.status == 429)
     };
-    eventually("a full queue", || turned_away().then_some(()));
+    assert!(turned_away());
     drop(waiting);
     eventually("the place", || (!turned_away()).then_some(()));
 }
@@ -159,8 +170,8 @@ struct Crowd {
 impl Crowd {
     fn enter(&self, stream: &std::net::TcpStream) {
         let mut open = self.open.lock();
-        open.retain(is_there);
         open.push(stream.try_clone().unwrap());
+        open.retain(is_there); // this one may have been given up, too, before it was noticed
         self.most.fetch_max(open.len(), Ordering::SeqCst);
     }
 

@@ -59,20 +59,25 @@ impl Sink {
 impl Gateway {
     /// Starts on a YAML text. `listen` is put in front if the text has none.
     pub fn start(yaml: &str) -> Self {
-        Self::try_start(yaml, |_| {}).expect("the gateway starts")
+        Self::try_start(yaml, Clock::manual(START), |_| {}).expect("the gateway starts")
+    }
+
+    /// Starts by the system's clock, for what has to happen in real time.
+    pub fn start_in_real_time(yaml: &str) -> Self {
+        Self::try_start(yaml, Clock::system(), |_| {}).expect("the gateway starts")
     }
 
     /// Starts after files have been put into its folder.
     pub fn start_with(yaml: &str, prepare: impl FnOnce(&Path)) -> Self {
-        Self::try_start(yaml, prepare).expect("the gateway starts")
+        Self::try_start(yaml, Clock::manual(START), prepare).expect("the gateway starts")
     }
 
-    fn try_start(yaml: &str, prepare: impl FnOnce(&Path)) -> Result<Self, Error> {
+    fn try_start(yaml: &str, clock: Clock, prepare: impl FnOnce(&Path)) -> Result<Self, Error> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         prepare(folder.path());
         let path = folder.path().join("gateway.yaml");
         std::fs::write(&path, complete(yaml)).expect("the file can be written");
-        let (clock, log) = (Clock::manual(START), Sink::default());
+        let log = Sink::default();
         let server = Server::start(Options {
             workers: Some(2),
             clock: clock.clone(),
