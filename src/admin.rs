@@ -1,5 +1,7 @@
-//! The operator's own listener: health and metrics. Callers never reach it.
+//! The operator's own listener: health, metrics and bans. Callers never reach it.
 
+use crate::bans::Ban;
+use crate::clock::SECOND;
 use crate::gateway::Gateway;
 use crate::metrics::Format;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -54,6 +56,9 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
         page.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         return page;
     }
+    if path == "/api/v1/bans" && *request.method() == Method::DELETE {
+        return lift(request, gateway);
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into());
         page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -65,7 +70,11 @@ fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Pa
         }
         "/livez" | "/readyz" => text(StatusCode::OK, "ok\n".into()),
         "/metrics" => metrics(request, gateway),
-        _ => text(StatusCode::NOT_FOUND, "there is /livez, /readyz and /metrics\n".into()),
+        "/api/v1/bans" => bans(gateway),
+        _ => {
+            let known = "there is /livez, /readyz, /metrics and /api/v1/bans\n";
+            text(StatusCode::NOT_FOUND, known.into())
+        }
     }
 }
 
@@ -85,6 +94,59 @@ fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {
     let format = Format::accepted(accept.unwrap_or_default());
     let mut page = text(StatusCode::OK, gateway.metrics.render(format, gateway.readings()));
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    page
+}
+
+/// Who is banned, and for how many seconds more.
+fn bans(gateway: &Gateway) -> Page {
+    let now = gateway.clock.now();
+    let ban = |ban: Ban| {
+        let seconds = (ban.until - now).div_ceil(SECOND);
+        serde_json::json!({ "caller": ban.caller, "limit": ban.limit, "seconds": seconds })
+    };
+    let list: Vec<_> = gateway.bans.list(now).into_iter().map(ban).collect();
+    json(StatusCode::OK, &serde_json::json!({ "bans": list }))
+}
+
+/// `DELETE /api/v1/bans?caller=ip:203.0.113.7`.
+fn lift<B>(request: &Request<B>, gateway: &Gateway) -> Page {
+    let query = request.uri().query().unwrap_or_default();
+    let Some(caller) = query.split('&').find_map(|pair| pair.strip_prefix("caller=")) else {
+        let help = serde_json::json!({ "error": "name the caller: ?caller=ip:203.0.113.7" });
+        return json(StatusCode::BAD_REQUEST, &help);
+    };
+    let caller = percent_decode(caller);
+    let lifted = gateway.bans.lift(&caller);
+    if lifted {
+        tracing::info!("the ban of {caller:?} was lifted by the operator");
+    }
+    let status = if lifted { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    json(status, &serde_json::json!({ "caller": caller, "lifted": lifted }))
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let escaped = tail.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        let value = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match value.filter(|_| byte == b'%') {
+            Some(value) => {
+                bytes.push(value);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn json(status: StatusCode, value: &serde_json::Value) -> Page {
+    let mut page = text(status, format!("{value}\n"));
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     page
 }
 

@@ -1,6 +1,7 @@
 //! What lives as long as the process: the store, the clock, the counters, and the snapshot that
 //! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
 
+use crate::bans::Bans;
 use crate::clock::{Clock, SECOND};
 use crate::config::Config;
 use crate::lines::Lines;
@@ -27,6 +28,8 @@ pub struct Gateway {
     pub clock: Clock,
     /// What is counted.
     pub metrics: Metrics,
+    /// Callers who are turned away unheard.
+    pub bans: Bans,
     /// One line a request.
     pub access_log: Lines,
     draining: AtomicBool,
@@ -46,7 +49,9 @@ impl Gateway {
         let snapshot = ArcSwap::from_pointee(snapshot);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let draining = AtomicBool::new(false);
-        let gateway = Self { snapshot, store, clock, metrics, access_log, draining, descriptors };
+        let bans = Bans::default();
+        let gateway =
+            Self { snapshot, store, clock, metrics, bans, access_log, draining, descriptors };
         let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
         if most < wanted {
             tracing::warn!("{descriptors} open files allow {most} connections, not {wanted}");
@@ -90,6 +95,7 @@ impl Gateway {
     pub fn tick(&self) {
         self.clock.sync();
         self.store.sweep(self.clock.now());
+        self.bans.sweep(self.clock.now());
     }
 
     /// Numbers for the metrics page.
@@ -99,6 +105,7 @@ impl Gateway {
             generation: snapshot.generation,
             loaded_at: snapshot.loaded_at / SECOND,
             memory_keys: self.store.keys(),
+            bans: self.bans.list(self.clock.now()).len(),
         }
     }
 }

@@ -8,11 +8,12 @@
 //!    time-out.
 //! 2. [`address`](proxy::address): the caller's address, from the peer or from trusted proxies.
 //! 3. [`destination`](proxy::destination): exactly one host, one spelling of the path → the route.
-//! 4. [`identify`](proxy::identify): the user and the API key, verified.
-//! 5. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
-//! 6. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
+//! 4. `early_denial`: callers who are banned are turned away before anything else is done.
+//! 5. [`identify`](proxy::identify): the user and the API key, verified.
+//! 6. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
+//! 7. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
 //!    bodies stream both ways.
-//! 7. [`respond`](proxy::respond): the answer's head, with what the limits say; or a refusal, which
+//! 8. [`respond`](proxy::respond): the answer's head, with what the limits say; or a refusal, which
 //!    is a head and nothing else.
 //!
 //! # Layout
@@ -23,7 +24,7 @@
 //! | [`snapshot`] | configuration → one immutable generation that requests run on |
 //! | [`gateway`] | what lives as long as the process; a reload swaps the snapshot |
 //! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
-//! | [`limit`], [`store`] | the algorithms as pure functions, and where their states live |
+//! | [`limit`], [`store`], [`bans`] | the algorithms as pure functions, where their states live, and who ignored them |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
 //! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
@@ -31,6 +32,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod bans;
 pub mod cli;
 pub mod clock;
 pub mod config;

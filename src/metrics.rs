@@ -64,6 +64,8 @@ pub struct LimitMetrics {
     pub shadow_rejected: Counter,
     /// Requests of callers that no limit applies to.
     pub exempt: Counter,
+    /// Requests of callers who are banned for ignoring this limit.
+    pub banned: Counter,
 }
 
 /// Gauges of one worker, on cache lines of their own.
@@ -207,6 +209,8 @@ pub struct Readings {
     pub loaded_at: u64,
     /// Callers the memory store remembers.
     pub memory_keys: usize,
+    /// Callers who are banned.
+    pub bans: usize,
 }
 
 impl Metrics {
@@ -229,6 +233,7 @@ impl Metrics {
                 ("rejected", &limit.rejected),
                 ("shadow_rejected", &limit.shadow_rejected),
                 ("exempt", &limit.exempt),
+                ("banned", &limit.banned),
             ];
             for (verdict, count) in verdicts {
                 let labels = [("limit", name.as_str()), ("verdict", verdict)];
@@ -287,7 +292,8 @@ impl Metrics {
             ),
             ("sluice_memory_keys", "Counters the memory store holds.", readings.memory_keys as u64),
         ];
-        for (name, help, value) in gauges {
+        let bans = ("sluice_bans", "Callers who are banned.", readings.bans as u64);
+        for (name, help, value) in gauges.into_iter().chain([bans]) {
             page.family(name, "gauge", help);
             page.sample(name, &[], value);
         }

@@ -6,6 +6,7 @@ pub mod accept;
 pub mod address;
 pub mod body;
 pub mod destination;
+mod early_denial;
 mod exchange;
 mod forward;
 pub mod identify;
@@ -51,7 +52,10 @@ async fn pass(
     request: &mut Option<Request<Incoming>>,
 ) -> Result<Answer, Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
+    exchange.origin = address::origin(&exchange.peer, head.headers(), exchange.snapshot());
+    early_denial::address(exchange)?;
     let arrived = arrive(exchange, head);
+    early_denial::identity(exchange)?;
     let (judgement, ruling) = judge::judge(exchange, head.headers()).await;
     exchange.judgement = judgement;
     exchange.admission = Some(ruling?);
@@ -61,9 +65,8 @@ async fn pass(
     relay::relay(exchange, route, request).await
 }
 
-/// Where the request comes from, where it wants to go, and who asks.
+/// Where the request wants to go, and who asks.
 fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Refusal> {
-    exchange.origin = address::origin(&exchange.peer, request.headers(), exchange.snapshot());
     exchange.find_route(Destination::of(request)?, request.method());
     exchange.caller = Some(identify::caller(exchange, request)?);
     Ok(())

@@ -6,7 +6,7 @@
 
 mod router;
 
-use crate::clock::Micros;
+use crate::clock::{Micros, micros};
 use crate::config::model::{
     self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Server,
 };
@@ -97,6 +97,19 @@ pub struct Limit {
     pub shadow: bool,
     /// Its counters.
     pub metrics: Arc<LimitMetrics>,
+    /// What happens to callers who ignore its rejects.
+    pub penalty: Option<Penalty>,
+}
+
+/// A ban for callers who ignore rejects.
+#[derive(Debug)]
+pub struct Penalty {
+    /// Whose counters in the store: rejects are counted as requests are.
+    pub id: LimitId,
+    /// How many rejects are tolerated.
+    pub tolerated: Quota,
+    /// How long the ban lasts.
+    pub lasts: Micros,
 }
 
 impl Limit {
@@ -124,6 +137,11 @@ impl Limit {
             cost: limit.cost,
             shadow: limit.shadow,
             metrics: metrics.limit(&limit.name),
+            penalty: limit.penalty.as_ref().map(|penalty| Penalty {
+                id: store.limit_id(&format!("{} rejects", limit.name)),
+                tolerated: penalty.tolerated.clone(),
+                lasts: micros(penalty.lasts),
+            }),
         }
     }
 
@@ -206,7 +224,12 @@ impl Snapshot {
     pub fn registry(&self) -> Registry {
         let of_routes = self.routes.iter().flat_map(|route| &route.limits);
         let limits = self.guards.iter().chain(of_routes);
-        limits.map(|limit| (limit.id, limit.quotas.clone())).collect()
+        let counters = limits.flat_map(|limit| {
+            let penalty = limit.penalty.as_ref();
+            let rejects = penalty.map(|p| (p.id, Box::from([p.tolerated.clone()])));
+            std::iter::once((limit.id, limit.quotas.clone())).chain(rejects)
+        });
+        counters.collect()
     }
 
     /// The plan a token names; `None` when nobody defined it.

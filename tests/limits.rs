@@ -334,3 +334,58 @@ fn grpc_callers_are_refused_in_their_own_terms() {
         }
     }
 }
+
+#[test]
+fn whoever_ignores_too_many_rejects_is_banned_for_a_while() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "admin: 127.0.0.1:0
+headers: {{ retry_jitter: 0% }}
+identity: {{ trusted_proxies: [127.0.0.1] }}
+upstreams: {{ app: 'http://{}' }}
+routes:
+  - {{ path: /, upstream: app }}
+  - path: /login
+    upstream: app
+    limits: [{{ name: login, by: ip, rate: 2/minute, penalty: {{ after: 3 rejects in 1m, for: 10m }} }}]
+",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let eve = [("x-forwarded-for", "203.0.113.7")];
+    assert_eq!(gateway.statuses("/login", &eve, 4), [200, 200, 429, 429]);
+    assert_eq!(gateway.get_with("/", &eve).status, 200, "two rejects are tolerated");
+    assert_eq!(gateway.get_with("/login", &eve).status, 429, "the third is one too many");
+    let reply = gateway.get_with("/", &eve);
+    assert_eq!((reply.status, reply.number("retry-after")), (429, 600), "banned from everything");
+    assert_eq!(reply.header("ratelimit"), None);
+    assert_eq!(gateway.get("/login").status, 200, "others are not");
+
+    gateway.reload(&yaml.replace("2/minute", "200/minute")).unwrap();
+    assert_eq!(gateway.get_with("/", &eve).status, 429, "a ban survives a reload");
+    gateway.advance(Duration::from_secs(599));
+    assert_eq!(gateway.get_with("/", &eve).status, 429);
+    gateway.advance(Duration::from_secs(1));
+    assert_eq!(gateway.get_with("/login", &eve).status, 200, "and ends");
+    assert_eq!(gateway.server().gateway().metrics.limit("login").banned.value(), 3);
+}
+
+#[test]
+fn a_ban_can_be_seen_and_lifted_by_the_operator() {
+    let backend = Backend::start();
+    let limit =
+        "[{ name: x, by: ip, rate: 1/minute, penalty: { after: 2 rejects in 1m, for: 1h } }]";
+    let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{}", limited(&backend, limit)));
+    assert_eq!(gateway.statuses("/", &[], 4), [200, 429, 429, 429]);
+    let admin = |method: &str, path: &str| {
+        crate::common::Connection::open(gateway.admin()).send(method, path, &[], b"")
+    };
+    let bans = "{\"bans\":[{\"caller\":\"ip:127.0.0.1\",\"limit\":\"x\",\"seconds\":3600}]}\n";
+    assert_eq!(admin("GET", "/api/v1/bans").text(), bans);
+    assert!(admin("GET", "/metrics").text().contains("sluice_bans 1\n"));
+    assert_eq!(admin("DELETE", "/api/v1/bans?caller=ip:9.9.9.9").status, 404);
+    assert_eq!(admin("DELETE", "/api/v1/bans").status, 400);
+    assert_eq!(admin("DELETE", "/api/v1/bans?caller=ip%3A127.0.0.1").status, 200);
+    gateway.advance(Duration::from_secs(60));
+    assert_eq!(gateway.get("/").status, 200);
+}

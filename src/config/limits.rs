@@ -4,10 +4,12 @@ mod quotas;
 
 use super::callers::Callers;
 use super::diagnostics::nearest;
-use super::model::{Attribute, Limit};
+use super::grammar;
+use super::model::{Attribute, Limit, Penalty};
 use super::read::{Context, Fields, Located, Read, one_of, parsed};
 use super::tree::{Kind, Node};
-use crate::limit::{Calendar, Period};
+use crate::clock::micros;
+use crate::limit::{Calendar, Period, Quota, Rate};
 use http::HeaderName;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,7 +69,8 @@ fn limit(
         own.finish(cx);
         quotas.zip(Some(node))
     });
-    fields.later(&["shards", "consistency", "on_failure", "penalty"]);
+    let penalty = fields.get("penalty").and_then(|node| penalty(node, by.as_deref(), cx));
+    fields.later(&["shards", "consistency", "on_failure"]);
     fields.finish(cx);
     let default = by.as_ref().map(|by| format!("{route}/{}", by_name(by)));
     let name = names.take(name_node, default, node, cx);
@@ -82,6 +85,7 @@ fn limit(
         quotas,
         cost: cost.value,
         shadow: shadow.unwrap_or(false),
+        penalty,
     };
     // A candidate is a shadow of the limit with other numbers and counters of its own.
     let candidate = candidate.and_then(|(quotas, node)| {
@@ -92,9 +96,37 @@ fn limit(
             cx,
         );
         let name = names.take(None, Some(format!("{}/candidate", limit.name)), node, cx)?;
-        Some(Limit { name, quotas, shadow: true, ..limit.clone() })
+        Some(Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() })
     });
     std::iter::once(limit).chain(candidate).collect()
+}
+
+/// `{ after: 100 rejects in 1m, for: 10m }`.
+fn penalty(node: &Node, by: Option<&[Attribute]>, cx: &mut Context<'_>) -> Option<Penalty> {
+    let mut fields = Fields::of(node, "a penalty", cx)?;
+    let tolerated = match fields.get("after") {
+        Some(node) => parsed(node, cx, "a number of rejects", |text| {
+            const HELP: &str = "it looks like 100 rejects in 1m";
+            let (count, within) = text.split_once(" rejects in ").ok_or(HELP)?;
+            let count: u32 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
+            let window = micros(grammar::duration(within.trim())?);
+            // The ban comes with the last of them.
+            let tolerated = count.checked_sub(1).filter(|count| *count > 0);
+            let count = tolerated.ok_or("at least 2 rejects")?;
+            Quota::sliding_window(Rate { count, window }).map_err(|error| error.to_string())
+        }),
+        None => {
+            cx.error(node, "a penalty needs 'after', such as 100 rejects in 1m");
+            None
+        }
+    };
+    let lasts = fields.required("for", cx);
+    fields.finish(cx);
+    let one = matches!(by, None | Some([Attribute::Ip | Attribute::User | Attribute::ApiKey]));
+    if !one {
+        cx.error(node, "a penalty bans one caller: the limit must be by ip, user or api_key alone");
+    }
+    Some(Penalty { tolerated: tolerated?, lasts: lasts? })
 }
 
 impl Names {

@@ -174,6 +174,17 @@ pub struct Limit {
     pub cost: u32,
     /// Counts and reports, but never rejects.
     pub shadow: bool,
+    /// What happens to callers who ignore its rejects.
+    pub penalty: Option<Penalty>,
+}
+
+/// A ban for callers who ignore rejects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Penalty {
+    /// How many rejects, in how long, are tolerated.
+    pub tolerated: Quota,
+    /// How long the ban lasts.
+    pub lasts: Duration,
 }
 
 impl Limit {

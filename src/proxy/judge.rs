@@ -132,9 +132,31 @@ pub(super) async fn judge(
     let said = claims.iter().zip(&decision.verdicts).map(said).collect();
     let judgement = Judgement { said, rejected_by: decision.rejected_by };
     judgement.count(limits);
+    if judgement.rejected_by.is_some() {
+        punish(exchange, &judgement, &charges).await;
+    }
     let admission = Admission::new(std::mem::take(&mut decision.holds), gateway);
     let ruling = rule(&judgement, &decision, &charges, limits, admission).await;
     (judgement, ruling)
+}
+
+/// Counts rejects where a limit has a penalty, and bans whoever has had too many.
+#[cold]
+async fn punish(exchange: &Exchange, judgement: &Judgement, charges: &[Charge<'_>]) {
+    let (gateway, now) = (&exchange.worker.gateway, exchange.started);
+    for (said, charge) in judgement.said.iter().zip(charges) {
+        let limit = &exchange.limits()[said.limit];
+        let Some(penalty) = limit.penalty.as_ref().filter(|_| !said.verdict.allowed) else {
+            continue;
+        };
+        let reject = Charge { limit: penalty.id, quota: &penalty.tolerated, cost: 1, ..*charge };
+        let Ok(decision) = gateway.store.charge_all(&[reject], now).await;
+        if let (Some(_), [part]) = (decision.rejected_by, charge.subject.0)
+            && gateway.bans.add(*part, &limit.name, now + penalty.lasts, now)
+        {
+            tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
+        }
+    }
 }
 
 /// What the decision means for the request.

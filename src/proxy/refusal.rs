@@ -35,6 +35,14 @@ pub enum Refusal {
         /// How long the caller must wait.
         retry_after: Micros,
     },
+    /// They ignored too many 429s.
+    #[error("banned by {limit}")]
+    Banned {
+        /// The limit whose rejects they ignored.
+        limit: String,
+        /// How long it lasts.
+        retry_after: Micros,
+    },
     /// A limit of the system's.
     #[error("limited for everybody")]
     SystemLimited {
@@ -84,7 +92,7 @@ impl Refusal {
             Self::MethodRefused | Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
-            Self::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Limited { .. } | Self::Banned { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::SystemLimited { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
@@ -100,6 +108,6 @@ impl Refusal {
 
     /// Whether a limit said no, for the access log's sampling.
     pub fn is_rejection(&self) -> bool {
-        matches!(self, Self::Limited { .. } | Self::SystemLimited { .. })
+        matches!(self, Self::Limited { .. } | Self::Banned { .. } | Self::SystemLimited { .. })
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn refused(
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
             tell(headers, &exchange);
         }
-        Refusal::SystemLimited { retry_after } => {
+        Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
         }
         Refusal::MethodNotAllowed(allow) => {
@@ -86,9 +86,9 @@ pub(super) fn refused(
 /// The same in gRPC's terms: a head that is trailers as well, with the status in them.
 fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
     let status = match refusal {
-        Refusal::Limited { .. } => "8", // RESOURCE_EXHAUSTED
+        Refusal::Limited { .. } | Refusal::Banned { .. } => "8", // RESOURCE_EXHAUSTED
         Refusal::SystemLimited { .. } | Refusal::BadGateway(_) => "14", // UNAVAILABLE
-        Refusal::GatewayTimeout | Refusal::Stalled => "4", // DEADLINE_EXCEEDED
+        Refusal::GatewayTimeout | Refusal::Stalled => "4",       // DEADLINE_EXCEEDED
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
         Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
         Refusal::Malformed(_) | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
