@@ -25,6 +25,7 @@
 //! | [`gateway`] | what lives as long as the process; a reload swaps the snapshot |
 //! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
 //! | [`limit`], [`store`], [`bans`] | the algorithms as pure functions, where their states live, and who ignored them |
+//! | [`layer`], [`told`] | the same limits in a tower stack of your own; what callers are told |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
 //! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
@@ -39,6 +40,7 @@ pub mod config;
 pub mod deadline;
 pub mod digest;
 pub mod gateway;
+pub mod layer;
 pub mod limit;
 pub mod lines;
 pub mod metrics;
@@ -48,5 +50,6 @@ pub mod server;
 pub mod snapshot;
 pub mod store;
 pub mod token;
+pub mod told;
 pub mod upstream;
 pub mod worker;

@@ -148,6 +148,12 @@ impl Verdict {
         }
     }
 
+    /// By the share of its capacity that is left: less is tighter.
+    pub fn compare_share(&self, other: &Self) -> std::cmp::Ordering {
+        let (mine, others) = (u64::from(self.unused), u64::from(other.unused));
+        (mine * u64::from(other.capacity)).cmp(&(others * u64::from(self.capacity)))
+    }
+
     fn rejected(self, retry_after: Micros) -> Self {
         Self { allowed: false, retry_after, ..self }
     }

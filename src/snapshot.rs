@@ -10,9 +10,10 @@ use crate::clock::{Micros, micros};
 use crate::config::model::{
     self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Server,
 };
-use crate::limit::{Quota, Rate};
+use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::store::{LimitId, Registry, Store};
+use crate::told;
 use crate::upstream::Upstream;
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
@@ -118,20 +119,13 @@ impl Limit {
             Quotas::Fixed(quota) => ([quota.clone()].into(), false),
             Quotas::ByPlan(quotas) => (quotas.as_slice().into(), true),
         };
-        let policy = |quota: &Quota| {
-            let Rate { count, window } = quota.rate();
-            if quota.is_concurrency() {
-                return format!("\"{}\";q={count};qu=\"concurrent-requests\"", limit.name);
-            }
-            format!("\"{}\";q={count};w={}", limit.name, window.div_ceil(crate::clock::SECOND))
-        };
         Self {
             id: store.limit_id(&limit.name),
             name: limit.name.clone(),
             layer: limit.layer(),
             by: limit.by.clone(),
             unless: limit.unless.clone(),
-            policies: quotas.iter().map(policy).collect(),
+            policies: quotas.iter().map(|quota| told::policy(&limit.name, quota)).collect(),
             quotas,
             by_plan,
             cost: limit.cost,

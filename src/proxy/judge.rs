@@ -253,11 +253,8 @@ impl Judgement {
         if let Some(index) = self.rejected_by {
             return self.said.get(index).filter(speaks);
         }
-        let share = |verdict: &Verdict| (u64::from(verdict.unused), u64::from(verdict.capacity));
-        self.said.iter().filter(speaks).min_by(|a, b| {
-            let ((a, of_a), (b, of_b)) = (share(&a.verdict), share(&b.verdict));
-            (a * of_b).cmp(&(b * of_a))
-        })
+        let said = self.said.iter().filter(speaks);
+        said.min_by(|a, b| a.verdict.compare_share(&b.verdict))
     }
 }
 

@@ -3,23 +3,17 @@
 use super::body::Body;
 use super::exchange::Exchange;
 use super::forward::remove_hop_by_hop;
-use super::judge::{Judgement, retry_after_seconds};
+use super::judge::retry_after_seconds;
 use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
-use crate::clock::{Micros, SECOND};
+use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
-use crate::snapshot::{Limit, Snapshot};
+use crate::snapshot::Snapshot;
+use crate::told;
 use http::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
-use std::sync::Arc;
-
-const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
@@ -111,49 +105,17 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
     let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
-        let verdict = &said.verdict;
-        let count = limits[said.limit].quota(said.quota).rate().count;
         let now = exchange.worker.gateway.clock.wall(exchange.started);
-        let reset = now.saturating_add(verdict.reset).div_ceil(SECOND);
-        headers.insert(X_LIMIT, count.into());
-        headers.insert(X_REMAINING, verdict.remaining.into());
-        headers.insert(X_RESET, reset.into());
+        let quota = limits[said.limit].quota(said.quota);
+        told::x_ratelimit(headers, quota, &said.verdict, now);
     }
     if ietf {
-        tell_ietf(headers, judgement, limits);
-    }
-}
-
-/// `RateLimit` and `RateLimit-Policy`, structured fields as of the IETF's draft.
-fn tell_ietf(headers: &mut HeaderMap, judgement: &Judgement, limits: &[Arc<Limit>]) {
-    let (mut policies, mut states) = (Vec::with_capacity(128), Vec::with_capacity(128));
-    let mut digits = itoa::Buffer::new();
-    for said in &judgement.said {
-        let limit = &limits[said.limit];
-        if limit.shadow || limit.layer == Layer::Global {
-            continue;
-        }
-        if !policies.is_empty() {
-            policies.extend_from_slice(b", ");
-            states.extend_from_slice(b", ");
-        }
-        policies.extend_from_slice(limit.policy(said.quota).as_bytes());
-        states.push(b'"');
-        states.extend_from_slice(limit.name.as_bytes());
-        states.extend_from_slice(b"\";r=");
-        states.extend_from_slice(digits.format(said.verdict.remaining).as_bytes());
-        if said.verdict.reset > 0 {
-            states.extend_from_slice(b";t=");
-            states.extend_from_slice(digits.format(said.verdict.next.div_ceil(SECOND)).as_bytes());
-        }
-    }
-    if let (false, Ok(policy), Ok(state)) = (
-        policies.is_empty(),
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(policies)),
-        HeaderValue::from_maybe_shared(bytes::Bytes::from(states)),
-    ) {
-        headers.insert(RATELIMIT_POLICY, policy);
-        headers.insert(RATELIMIT, state);
+        let shown = judgement.said.iter().filter_map(|said| {
+            let limit = &limits[said.limit];
+            let shown = !limit.shadow && limit.layer != Layer::Global;
+            shown.then(|| (limit.name.as_str(), limit.policy(said.quota), &said.verdict))
+        });
+        told::ietf(headers, shown);
     }
 }
 
