@@ -301,17 +301,20 @@ impl Quota {
         }
     }
 
-    /// Takes back what a request held until its end.
-    pub fn release(&self, held: &Held, cost: u32) -> Next {
-        let state = held.as_state(Kind::Concurrency);
-        Next::State(State { used: state.used.saturating_sub(cost), ..state })
-    }
-
-    /// Takes a place in a queue back at `now`, if nobody came after whoever was admitted with
-    /// `after`; `None` if somebody did.
-    pub fn leave(&self, held: &Held, after: State, now: Micros, cost: u32) -> Option<Next> {
-        let Shape::Leaky(leaky) = &self.shape else { return None };
-        leaky.leave(held.as_state(Kind::Bucket), after, now, cost).map(Next::State)
+    /// Takes back what an admission that made the state `after` holds: a place in flight, or one
+    /// in a queue if nobody came after it. `None` if there is nothing to take back: somebody did
+    /// come, or a reload has made another algorithm of the limit, which counts otherwise.
+    pub fn give_back(&self, held: &Held, after: State, now: Micros, cost: u32) -> Option<Next> {
+        let Held::State(state) = *held else { return None };
+        if state.kind != self.kind() {
+            return None;
+        }
+        let next = match &self.shape {
+            Shape::Concurrency(_) => Some(State { used: state.used.saturating_sub(cost), ..state }),
+            Shape::Leaky(leaky) => leaky.leave(state, after, now, cost),
+            _ => None,
+        };
+        next.map(Next::State)
     }
 }
 

@@ -238,12 +238,12 @@ fn whoever_leaves_from_the_last_place_gives_it_back() {
     }
     let later = START + 30_000;
     assert!(!quota.check(&held, later, 1).0.allowed);
-    assert_eq!(quota.leave(&held, afters[1], later, 1), None, "somebody is behind");
-    let next = quota.leave(&held, afters[2], later, 1).expect("the last place");
+    assert_eq!(quota.give_back(&held, afters[1], later, 1), None, "somebody is behind");
+    let next = quota.give_back(&held, afters[2], later, 1).expect("the last place");
     held.apply(next);
     assert!(quota.check(&held, later, 1).0.allowed);
     // Now the one before is the last.
-    assert!(quota.leave(&held, afters[1], later, 1).is_some());
+    assert!(quota.give_back(&held, afters[1], later, 1).is_some());
 }
 
 #[test]
@@ -258,9 +258,12 @@ fn what_is_in_flight_is_given_back_once() {
         }
     }
     for used in [1, 0, 0] {
-        held.apply(quota.release(&held, 1));
+        held.apply(quota.give_back(&held, State::default(), START, 1).expect("a place"));
         assert_eq!(held.as_state(Kind::Concurrency).used, used);
     }
+    let bucket = Quota::token_bucket(Rate { count: 5, window: SECOND }, None).unwrap();
+    held.apply(bucket.check(&held, START, 3).1);
+    assert_eq!(quota.give_back(&held, State::default(), START, 1), None, "not in flight any more");
 }
 
 #[test]

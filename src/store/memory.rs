@@ -133,7 +133,7 @@ impl Memory {
             let (place, (verdict, next)) = match found {
                 Some(checked) => (Place::Entry, checked),
                 None if self.has_room(&mut guards[guard], charge, now) => {
-                    let held = self.newcomer(charge.limit, &mut overflow);
+                    let held = self.newcomer(charge, &mut overflow);
                     let checked = check(&held);
                     (Place::New(held), checked)
                 }
@@ -189,12 +189,7 @@ impl Memory {
     /// Takes back what a request held.
     pub(super) fn release(&self, hold: &Hold, now: Micros) {
         let back = |held: &mut Held| {
-            let next = if hold.quota.is_concurrency() {
-                Some(hold.quota.release(held, hold.cost))
-            } else {
-                hold.quota.leave(held, hold.after, now, hold.cost)
-            };
-            if let Some(next) = next {
+            if let Some(next) = hold.quota.give_back(held, hold.after, now, hold.cost) {
                 held.apply(next);
             }
         };
@@ -220,13 +215,14 @@ impl Memory {
     }
 
     /// What a caller begins with who has no entry yet. Whoever was counted in the overflow until
-    /// now could be anybody, so a newcomer begins where the overflow stands.
-    fn newcomer<'a>(&'a self, limit: LimitId, overflow: &mut Option<Overflow<'a>>) -> Held {
-        if self.overflowing.load(Ordering::Acquire) == 0 {
+    /// now could be anybody, so a newcomer begins where the overflow stands. What others have in
+    /// flight is given back there, and would never be here.
+    fn newcomer<'a>(&'a self, charge: &Charge<'_>, overflow: &mut Option<Overflow<'a>>) -> Held {
+        if self.overflowing.load(Ordering::Acquire) == 0 || charge.quota.is_concurrency() {
             return Held::default();
         }
         let shared = overflow.get_or_insert_with(|| self.overflow.lock());
-        shared.get(&limit).cloned().unwrap_or_default()
+        shared.get(&charge.limit).cloned().unwrap_or_default()
     }
 
     /// Whether a caller never seen may have an entry of their own.
@@ -436,22 +432,63 @@ mod tests {
 
     #[test]
     fn room_that_comes_up_is_no_fresh_allowance() {
-        let (quick, slow) = (quota(60), quota(3));
-        let (store, ids) = store(1024, &[("quick", quick.clone()), ("slow", slow.clone())]);
-        let parts: Vec<_> = (0..20_000).map(ip).collect();
-        // Fill every shard with callers who are whole again in a second.
-        for part in &parts {
-            store.charge_all(&[charge(ids[0], &quick, part)], NOW);
-        }
+        let (store, ids, slow) = full_store(quota(3));
         // A caller of the slow limit is counted in its overflow, until it is used up.
         let caller = ip(7_777_777);
         let asked = |at| store.charge_all(&[charge(ids[1], &slow, &caller)], at);
         assert_eq!((0..5).filter(|_| asked(NOW).rejected_by.is_none()).count(), 3);
-        // Now there is room for an entry of their own.
-        let later = NOW + SECOND;
+        assert_eq!(store.keys(), 1024, "they have no entry");
+        // Now there is room for one of their own.
+        let later = NOW + 10 * SECOND;
         store.sweep(SHARDS, later);
-        assert!(store.keys() < 1024);
-        assert_eq!(asked(later).rejected_by, Some(0), "they used it all a second ago");
+        assert_eq!(store.keys(), 0);
+        assert_eq!(asked(later).rejected_by, Some(0), "they used it all ten seconds ago");
+    }
+
+    /// A store with no room left, until ten seconds later; and a second limit in it.
+    fn full_store(second: Quota) -> (Memory, Vec<LimitId>, Quota) {
+        let quick = quota(600_000);
+        let (store, ids) = store(1024, &[("quick", quick.clone()), ("second", second.clone())]);
+        for n in 0..20_000 {
+            store.charge_all(&[charge(ids[0], &quick, &ip(n))], NOW);
+        }
+        assert_eq!(store.keys(), 1024);
+        (store, ids, second)
+    }
+
+    #[test]
+    fn what_others_have_in_flight_is_no_newcomers_burden() {
+        let (store, ids, flying) = full_store(Quota::concurrency(2).unwrap());
+        // Beyond the cap strangers share the counter, and one is still in flight ...
+        let (one, other) = (ip(7_777_777), ip(8_888_888));
+        let first = store.charge_all(&[charge(ids[1], &flying, &one)], NOW);
+        assert!(first.holds[0].overflow);
+        // ... when there is room for an entry of somebody's own: nobody would ever give back
+        // what they began with.
+        let later = NOW + 10 * SECOND;
+        store.sweep(SHARDS, later);
+        let second = store.charge_all(&[charge(ids[1], &flying, &other)], later);
+        assert_eq!(second.verdicts[0].remaining, 1);
+        for hold in first.holds.iter().chain(&second.holds) {
+            store.release(hold, later);
+        }
+        let again = store.charge_all(&[charge(ids[1], &flying, &other)], later);
+        assert_eq!(again.verdicts[0].remaining, 1, "nothing leaked");
+    }
+
+    #[test]
+    fn giving_back_a_place_touches_nothing_that_another_algorithm_counted() {
+        let (flying, bucket) = (Quota::concurrency(2).unwrap(), quota(3));
+        let (store, ids) = store(1000, &[("x", flying.clone())]);
+        let caller = ip(1);
+        let in_flight = store.charge_all(&[charge(ids[0], &flying, &caller)], NOW);
+        // A reload makes a rate of the limit while the request is under way.
+        for _ in 0..3 {
+            store.charge_all(&[charge(ids[0], &bucket, &caller)], NOW);
+        }
+        store.release(&in_flight.holds[0], NOW);
+        let decision = store.charge_all(&[charge(ids[0], &bucket, &caller)], NOW);
+        assert_eq!(decision.rejected_by, Some(0), "3 of 3 are used");
     }
 
     #[test]
