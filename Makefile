@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test demo
+.PHONY: help build test demo pictures
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,3 +16,6 @@ test: ## Formatting, lints, documentation and all tests
 
 demo: ## Run a gateway in front of a built-in backend, with lines to try
 	cargo run -- demo
+
+pictures: ## Draw the pictures of docs/algorithms.md anew
+	cargo run --release --example algorithm_pictures
