@@ -21,7 +21,7 @@
 use crate::clock::Clock;
 use crate::limit::Quota;
 use crate::proxy::judge::retry_after_seconds;
-use crate::store::{Charge, Decision, Hold, LimitId, Memory, Part, Registry, Store, Subject};
+use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Store, Subject};
 use crate::told;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -171,7 +171,7 @@ struct Decided {
     headers: HeaderMap,
     retry_after: Option<u64>,
     delay: Duration,
-    holds: SmallVec<[Hold; 1]>,
+    holds: Vec<Hold>,
 }
 
 impl<B> Limits<B> {
@@ -188,45 +188,41 @@ impl<B> Limits<B> {
         }
         let parts: SmallVec<[[Part<'_>; 1]; 4]> =
             keys.iter().map(|(_, key)| [Part::Header(key.as_bytes())]).collect();
-        let charges: SmallVec<[Charge<'_>; 4]> = keys
+        let mut charges: SmallVec<[Charge<'_>; 4]> = keys
             .iter()
             .zip(&parts)
             .map(|((index, _), part)| {
                 let Limit { id, quota, .. } = &self.all[*index];
-                Charge { limit: *id, quota, subject: Subject(part), cost: 1, shadow: false }
+                Charge::new(*id, quota, Subject(part))
             })
             .collect();
-        let Ok(mut decision) = self.store.charge_all(&charges, now).await;
-        let holds = std::mem::take(&mut decision.holds);
-        let rejected = decision.rejected_by.is_some();
+        let Ok(Decision { rejected_by, holds }) = self.store.charge_all(&mut charges, now).await;
         let retry_after =
-            rejected.then(|| retry_after_seconds(decision.retry_after(&charges), 0.0));
-        let delay = Duration::from_micros(decision.delay(&charges));
-        let headers = self.tell(keys, &decision, retry_after, self.clock.wall(now));
+            rejected_by.map(|_| retry_after_seconds(store::retry_after(&charges), 0.0));
+        let delay = Duration::from_micros(store::delay(&charges));
+        let mut headers = self.tell(keys, &charges, rejected_by);
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
         Decided { headers, retry_after, delay, holds }
     }
 
     fn tell(
         &self,
         keys: &[(usize, String)],
-        decision: &Decision,
-        retry_after: Option<u64>,
-        now: u64,
+        charges: &[Charge<'_>],
+        rejected_by: Option<usize>,
     ) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Some(seconds) = retry_after {
-            headers.insert(RETRY_AFTER, seconds.into());
+        let tightest = || charges.iter().min_by(|a, b| a.verdict.compare_share(&b.verdict));
+        let speaker = rejected_by.map_or_else(tightest, |index| charges.get(index));
+        if let Some(Charge { quota, verdict, .. }) = speaker {
+            told::x_ratelimit(&mut headers, quota, verdict, &self.clock);
         }
-        let limits = || keys.iter().map(|(index, _)| &self.all[*index]).zip(&decision.verdicts);
-        let tightest = || limits().min_by(|(_, a), (_, b)| a.compare_share(b));
-        let speaker = match decision.rejected_by {
-            Some(index) => limits().nth(index),
-            None => tightest(),
-        };
-        if let Some((limit, verdict)) = speaker {
-            told::x_ratelimit(&mut headers, &limit.quota, verdict, now);
-        }
-        let all = limits().map(|(l, verdict)| (l.name.as_str(), l.policy.as_str(), verdict));
+        let all = keys.iter().zip(charges).map(|((index, _), charge)| {
+            let Limit { name, policy, quota, .. } = &self.all[*index];
+            (name.as_str(), policy.as_str(), quota, &charge.verdict)
+        });
         told::ietf(&mut headers, all);
         headers
     }
@@ -235,7 +231,7 @@ impl<B> Limits<B> {
 /// Gives back what a request held, however it ends.
 struct Release<B> {
     limits: Arc<Limits<B>>,
-    holds: SmallVec<[Hold; 1]>,
+    holds: Vec<Hold>,
 }
 
 impl<B> Drop for Release<B> {

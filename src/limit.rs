@@ -3,33 +3,53 @@
 //! ```text
 //! Quota  what was written: an algorithm with its numbers   (validated; knows nothing of callers)
 //! Held   what one caller has used, and since when          (independent of the rate: a reload keeps it)
-//! Quota::check(&Held, now, cost) -> (Verdict, Next)
+//! Quota::check(&Held, now, cost) -> Verdict     asks
+//! Quota::take(&mut Held, &Verdict)              takes, if every layer of the request allows
 //! ```
 //!
-//! A store hands the state in, and applies [`Next`] if every layer of the request allows.
+//! [`Quota::ask`] is both, for one limit alone:
+//!
+//! ```
+//! use sluice::limit::{Held, Quota, Rate};
+//!
+//! let quota = Quota::token_bucket(Rate { count: 2, window: 60_000_000 }, None).unwrap();
+//! let mut caller = Held::default();
+//! let now = 1_700_000_000_000_000;
+//! assert!(quota.ask(&mut caller, now, 1).allowed);
+//! assert!(quota.ask(&mut caller, now, 1).allowed);
+//! let verdict = quota.ask(&mut caller, now, 1);
+//! assert!(!verdict.allowed);
+//! assert_eq!(verdict.retry_after(), 30_000_000);
+//! ```
+//!
 //! Everything is counted in integers, so the same inputs give the same answer everywhere.
 //!
-//! Each algorithm answers the same few questions, and a [`Verdict`] is made of the answers: how
-//! many tokens are there now (room), when will there be so many (wait), when is it whole again
-//! (reset).
+//! Each algorithm answers the same few questions (`algorithm.rs`), and a [`Verdict`] is made of
+//! the answers: how many tokens are there now (room), when will there be so many (wait), when is
+//! it whole again (reset).
 
+mod algorithm;
 mod bucket;
 mod fixed;
 mod leaky;
 mod log;
 mod sliding;
 mod state;
+mod verdict;
 mod windows;
 
 use crate::clock::{Micros, SECOND};
+use algorithm::{Algorithm, InFlight, Settled};
 use bucket::Bucket;
 use fixed::Fixed;
 use leaky::Leaky;
 use sliding::Sliding;
 use std::sync::Arc;
+use verdict::Account;
 
 pub use log::{Log, MAX_LOG};
-pub use state::{Held, Kind, Next, State};
+pub use state::{Held, Kind, Seen, State};
+pub use verdict::Verdict;
 pub use windows::{Calendar, Period, Windows};
 
 /// N per window: a rate as the user wrote it.
@@ -45,6 +65,10 @@ pub struct Rate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
     rate: Rate,
+    /// The kind of state it keeps, and whether admissions hold something: known without asking
+    /// the shape.
+    kind: Kind,
+    holds: bool,
     shape: Shape,
 }
 
@@ -56,7 +80,7 @@ enum Shape {
     Fixed(Fixed),
     Sliding(Sliding),
     Log(log::SlidingLog),
-    Concurrency(u32),
+    Concurrency(InFlight),
 }
 
 /// Why numbers make no quota.
@@ -97,73 +121,16 @@ const MAX_RESET: Micros = 36_525 * 86_400 * SECOND;
 /// The longest window.
 pub const MAX_WINDOW: Micros = 366 * 86_400 * SECOND;
 
-/// What a limit says to one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Whether this limit lets the request pass.
-    pub allowed: bool,
-    /// How many more requests of this cost would pass right now.
-    pub remaining: u64,
-    /// Tokens left, whatever a request costs, and how many there can be: the tightest limit is
-    /// the one with the smallest share left.
-    pub unused: u32,
-    /// See `unused`.
-    pub capacity: u32,
-    /// How long until this very request would pass; zero when it does.
-    pub retry_after: Micros,
-    /// How long until one more request of this cost can pass than now; zero when whole.
-    pub next: Micros,
-    /// How long until the limit is whole again.
-    pub reset: Micros,
-    /// How long an admitted request must wait for its turn.
-    pub delay: Micros,
-}
-
-impl Verdict {
-    /// Makes a verdict of what an algorithm knows: the tokens there are, how many there can be,
-    /// when it is whole, and when there will be so many tokens (of those there can be).
-    fn new(
-        room: u32,
-        capacity: u32,
-        reset: Micros,
-        cost: u32,
-        wait: impl Fn(u32) -> Micros,
-    ) -> Self {
-        let remaining = room / cost.max(1);
-        // More than there can be is never there: then it is whole that one waits for.
-        let wanted = (u64::from(remaining) + 1) * u64::from(cost);
-        let next = match u32::try_from(wanted) {
-            Ok(wanted) if wanted <= capacity => wait(wanted).min(reset),
-            _ => reset,
-        };
-        Self {
-            allowed: true,
-            remaining: remaining.into(),
-            unused: room,
-            capacity,
-            retry_after: 0,
-            next,
-            reset,
-            delay: 0,
-        }
-    }
-
-    /// By the share of its capacity that is left: less is tighter.
-    pub fn compare_share(&self, other: &Self) -> std::cmp::Ordering {
-        let (mine, others) = (u64::from(self.unused), u64::from(other.unused));
-        (mine * u64::from(other.capacity)).cmp(&(others * u64::from(self.capacity)))
-    }
-
-    fn rejected(self, retry_after: Micros) -> Self {
-        Self { allowed: false, retry_after, ..self }
-    }
-}
-
 impl Quota {
+    fn of(rate: Rate, shape: Shape) -> Self {
+        let holds = matches!(shape, Shape::Concurrency(_) | Shape::Leaky(_));
+        Self { rate, kind: shape.kind(), holds, shape }
+    }
+
     /// A bucket of `burst` tokens (default: N) that refills continuously at `rate`.
     pub fn token_bucket(rate: Rate, burst: Option<u32>) -> Result<Self, QuotaError> {
         let bucket = Bucket::new(rate, burst.unwrap_or(rate.count))?;
-        Ok(Self { rate, shape: Shape::Bucket(bucket) })
+        Ok(Self::of(rate, Shape::Bucket(bucket)))
     }
 
     /// Evenly spaced requests, of which up to `burst` (default: 1) may arrive at once.
@@ -175,20 +142,20 @@ impl Quota {
     pub fn fixed_window(rate: Rate) -> Result<Self, QuotaError> {
         valid(rate)?;
         let windows = Windows::Every(rate.window);
-        Ok(Self { rate, shape: Shape::Fixed(Fixed::new(rate.count, windows)) })
+        Ok(Self::of(rate, Shape::Fixed(Fixed::new(rate.count, windows))))
     }
 
     /// N per calendar day, week or month. The rate's window is what callers are told.
     pub fn calendar_window(rate: Rate, calendar: Arc<Calendar>) -> Result<Self, QuotaError> {
         valid(rate)?;
         let windows = Windows::Calendar(calendar);
-        Ok(Self { rate, shape: Shape::Fixed(Fixed::new(rate.count, windows)) })
+        Ok(Self::of(rate, Shape::Fixed(Fixed::new(rate.count, windows))))
     }
 
     /// N in the last W, the window before this one counted by the share of it that is still in.
     pub fn sliding_window(rate: Rate) -> Result<Self, QuotaError> {
         valid(rate)?;
-        Ok(Self { rate, shape: Shape::Sliding(Sliding::new(rate)) })
+        Ok(Self::of(rate, Shape::Sliding(Sliding::new(rate))))
     }
 
     /// N in the last W, exactly.
@@ -197,19 +164,19 @@ impl Quota {
         if rate.count > MAX_LOG {
             return Err(QuotaError::LogTooLong);
         }
-        Ok(Self { rate, shape: Shape::Log(log::SlidingLog::new(rate)) })
+        Ok(Self::of(rate, Shape::Log(log::SlidingLog::new(rate))))
     }
 
     /// Requests leave at `rate`; up to `queue` wait for their turn, none longer than `max_wait`.
     pub fn leaky_bucket(rate: Rate, queue: u32, max_wait: Micros) -> Result<Self, QuotaError> {
-        Ok(Self { rate, shape: Shape::Leaky(Leaky::new(rate, queue, max_wait)?) })
+        Ok(Self::of(rate, Shape::Leaky(Leaky::new(rate, queue, max_wait)?)))
     }
 
     /// At most `most` requests at the same time.
     pub fn concurrency(most: u32) -> Result<Self, QuotaError> {
         let rate = Rate { count: most, window: SECOND };
         valid(rate)?;
-        Ok(Self { rate, shape: Shape::Concurrency(most) })
+        Ok(Self::of(rate, Shape::Concurrency(InFlight(most))))
     }
 
     /// The rate as it was written; a concurrency limit's count is how many.
@@ -227,94 +194,182 @@ impl Quota {
         matches!(self.shape, Shape::Leaky(_))
     }
 
+    /// Whether an admission may have something to give back: a place in flight or in a queue.
+    pub fn holds(&self) -> bool {
+        self.holds
+    }
+
     /// The kind of state it keeps.
     pub fn kind(&self) -> Kind {
-        match self.shape {
-            Shape::Bucket(_) | Shape::Leaky(_) => Kind::Bucket,
-            Shape::Fixed(_) => Kind::Fixed,
-            Shape::Sliding(_) => Kind::Sliding,
-            Shape::Log(_) => Kind::Log,
-            Shape::Concurrency(_) => Kind::Concurrency,
-        }
+        self.kind
     }
 
     /// The most tokens one request can take.
     pub fn capacity(&self) -> u32 {
+        self.shape.capacity()
+    }
+
+    /// Asks for `cost` tokens at `now`. Nothing is taken yet: see [`take`](Self::take).
+    pub fn check<'a>(&self, held: impl Into<Seen<'a>>, now: Micros, cost: u32) -> Verdict {
+        let mut said = Verdict::NONE;
+        self.check_into(held.into(), now, cost, &mut said);
+        said
+    }
+
+    /// The same, written where it is to be. (A verdict that is handed on by value is copied before
+    /// its parts have reached the cache, which takes longer than the arithmetic.)
+    #[inline(always)]
+    pub(crate) fn check_into(&self, seen: Seen<'_>, now: Micros, cost: u32, said: &mut Verdict) {
         match &self.shape {
-            Shape::Bucket(bucket) => bucket.size(),
-            Shape::Leaky(leaky) => leaky.capacity(),
-            Shape::Fixed(_) | Shape::Sliding(_) | Shape::Log(_) | Shape::Concurrency(_) => {
-                self.rate.count
+            Shape::Log(log) => *said = log.check(&seen.as_log(), now, cost),
+            shape => shape.check(seen.as_state(self.kind), now, cost, said),
+        }
+    }
+
+    /// Asks, and takes what is allowed: a decision by one limit alone.
+    pub fn ask(&self, held: &mut Held, now: Micros, cost: u32) -> Verdict {
+        let verdict = self.check(&*held, now, cost);
+        if verdict.allowed {
+            self.take(held, &verdict);
+        }
+        verdict
+    }
+
+    /// Takes what a verdict allowed: to be called if the request is admitted by every limit, and
+    /// with the state that was asked.
+    pub fn take(&self, held: &mut Held, verdict: &Verdict) {
+        match (&self.shape, verdict.account) {
+            (Shape::Log(log), _) => {
+                if let Held::State(state) = held {
+                    *held = Held::Log(Box::new(Log::from(state.read_as(Kind::Log))));
+                }
+                if let Held::Log(entries) = held {
+                    log.take(entries, verdict);
+                }
             }
+            (_, Account::State(state)) => *held = Held::State(state),
+            (_, Account::Known { .. }) => {}
         }
     }
 
-    /// Asks for `cost` tokens at `now`. What is next is to be kept only if the request is admitted
-    /// by every limit; it changes nothing when this limit rejects.
-    pub fn check(&self, held: &Held, now: Micros, cost: u32) -> (Verdict, Next) {
-        if let Shape::Log(log) = &self.shape {
-            return log.check(&held.as_log(), now, cost);
-        }
-        let state = held.as_state(self.kind());
-        let (verdict, next) = match &self.shape {
-            Shape::Bucket(bucket) => bucket.check(state, now, cost),
-            Shape::Leaky(leaky) => leaky.check(state, now, cost),
-            Shape::Fixed(fixed) => fixed.check(state, now, cost),
-            Shape::Sliding(sliding) => sliding.check(state, now, cost),
-            Shape::Concurrency(most) => in_flight(*most, state, now, cost),
-            Shape::Log(_) => unreachable!("returned above"),
-        };
-        (verdict, Next::State(next))
-    }
-
-    /// What the limit says of itself while nothing is taken: the verdict of a layer that would
-    /// have allowed a request which another layer rejected.
-    pub fn peek(&self, held: &Held, now: Micros, cost: u32) -> Verdict {
-        if let Shape::Log(log) = &self.shape {
-            return log.peek(&held.as_log(), now, cost);
-        }
-        let state = held.as_state(self.kind());
+    /// What the limit says of itself while nothing is taken.
+    pub fn peek<'a>(&self, held: impl Into<Seen<'a>>, now: Micros, cost: u32) -> Verdict {
+        let seen = held.into();
         match &self.shape {
-            Shape::Bucket(bucket) => bucket.peek(state, now, cost),
-            Shape::Leaky(leaky) => leaky.peek(state, now, cost),
-            Shape::Fixed(fixed) => fixed.peek(state, now, cost),
-            Shape::Sliding(sliding) => sliding.peek(state, now, cost),
-            Shape::Concurrency(most) => in_flight_now(*most, state.used, cost),
-            Shape::Log(_) => unreachable!("returned above"),
+            Shape::Log(log) => log.peek(&seen.as_log(), now, cost),
+            shape => shape.peek(seen.as_state(shape.kind()), now, cost),
         }
+    }
+
+    /// What a limit that would have allowed a request says when another one rejects it.
+    pub fn untaken<'a>(&self, verdict: &Verdict, held: impl Into<Seen<'a>>) -> Verdict {
+        verdict.untaken().unwrap_or_else(|| self.peek(held, verdict.at, verdict.cost))
     }
 
     /// Whether the caller has their whole allowance again, so that forgetting them forgives
     /// nothing.
-    pub fn is_whole(&self, held: &Held, now: Micros) -> bool {
-        if let Shape::Log(log) = &self.shape {
-            return log.is_whole(&held.as_log(), now);
-        }
-        let state = held.as_state(self.kind());
+    pub fn is_whole<'a>(&self, held: impl Into<Seen<'a>>, now: Micros) -> bool {
+        let seen = held.into();
         match &self.shape {
-            Shape::Bucket(bucket) => bucket.is_whole(state, now),
-            Shape::Leaky(leaky) => leaky.is_whole(state, now),
-            Shape::Fixed(fixed) => fixed.is_whole(state, now),
-            Shape::Sliding(sliding) => sliding.is_whole(state, now),
-            Shape::Concurrency(_) => state.used == 0,
-            Shape::Log(_) => unreachable!("returned above"),
+            Shape::Log(log) => log.is_whole(&seen.as_log(), now),
+            shape => shape.is_whole(seen.as_state(shape.kind()), now),
         }
     }
 
     /// Takes back what an admission that made the state `after` holds: a place in flight, or one
     /// in a queue if nobody came after it. `None` if there is nothing to take back: somebody did
     /// come, or a reload has made another algorithm of the limit, which counts otherwise.
-    pub fn give_back(&self, held: &Held, after: State, now: Micros, cost: u32) -> Option<Next> {
-        let Held::State(state) = *held else { return None };
+    pub fn give_back(&self, state: State, after: State, now: Micros, cost: u32) -> Option<State> {
         if state.kind != self.kind() {
             return None;
         }
-        let next = match &self.shape {
+        match &self.shape {
             Shape::Concurrency(_) => Some(State { used: state.used.saturating_sub(cost), ..state }),
             Shape::Leaky(leaky) => leaky.leave(state, after, now, cost),
             _ => None,
-        };
-        next.map(Next::State)
+        }
+    }
+
+    /// Whether a cost can be reserved and settled later: what is counted can be counted anew. Not
+    /// so for a log, which would have to find its entry, nor for places, in flight or in a queue.
+    pub fn can_settle(&self) -> bool {
+        matches!(self.shape, Shape::Bucket(_) | Shape::Fixed(_) | Shape::Sliding(_))
+    }
+
+    /// Counts an admission that made the state `after` by what it came to, `actual`, rather than
+    /// by what was reserved. It may leave a debt. `None` if that changes nothing any more: its
+    /// window is over, or a reload has made another algorithm of the limit.
+    pub fn settle(
+        &self,
+        state: Option<State>,
+        after: State,
+        now: Micros,
+        reserved: u32,
+        actual: u32,
+    ) -> Option<State> {
+        let state = state.unwrap_or(State { kind: self.kind, ..State::default() });
+        if state.kind != self.kind || !self.can_settle() {
+            return None;
+        }
+        self.shape.settle(state, after.stamp, now, Settled { reserved, actual })
+    }
+}
+
+/// Every algorithm of numbers answers by itself; the log is handled where it differs.
+macro_rules! each {
+    ($shape:expr, $algorithm:ident => $answer:expr) => {
+        match $shape {
+            Shape::Bucket($algorithm) => $answer,
+            Shape::Leaky($algorithm) => $answer,
+            Shape::Fixed($algorithm) => $answer,
+            Shape::Sliding($algorithm) => $answer,
+            Shape::Concurrency($algorithm) => $answer,
+            Shape::Log(_) => unreachable!("a log is asked for itself"),
+        }
+    };
+}
+
+impl Shape {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Bucket(_) | Self::Leaky(_) => Kind::Bucket,
+            Self::Fixed(_) => Kind::Fixed,
+            Self::Sliding(_) => Kind::Sliding,
+            Self::Log(_) => Kind::Log,
+            Self::Concurrency(_) => Kind::Concurrency,
+        }
+    }
+
+    fn capacity(&self) -> u32 {
+        match self {
+            Self::Log(log) => log.capacity(),
+            shape => each!(shape, algorithm => algorithm.capacity()),
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, state: State, now: Micros, cost: u32, said: &mut Verdict) {
+        each!(self, algorithm => algorithm.check(state, now, cost, said));
+    }
+
+    fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
+        each!(self, algorithm => algorithm.peek(state, now, cost))
+    }
+
+    fn is_whole(&self, state: State, now: Micros) -> bool {
+        each!(self, algorithm => algorithm.is_whole(state, now))
+    }
+
+    fn reset(&self, current: State, now: Micros) -> Micros {
+        each!(self, algorithm => algorithm.reset(current, now))
+    }
+
+    fn next(&self, current: State, verdict: &Verdict) -> Micros {
+        each!(self, algorithm => algorithm.next(current, verdict))
+    }
+
+    fn settle(&self, state: State, admitted: Micros, now: Micros, cost: Settled) -> Option<State> {
+        each!(self, algorithm => algorithm.settle(algorithm.advance(state, now), admitted, cost))
     }
 }
 
@@ -326,19 +381,6 @@ fn valid(rate: Rate) -> Result<(), QuotaError> {
         () if rate.window > MAX_WINDOW => Err(QuotaError::WindowTooLong),
         () => Ok(()),
     }
-}
-
-/// Fewer than N in flight. When one ends nobody knows, so there is no time to tell.
-fn in_flight(most: u32, state: State, now: Micros, cost: u32) -> (Verdict, State) {
-    let taken = state.used.saturating_add(cost);
-    if taken > most {
-        return (in_flight_now(most, state.used, cost).rejected(SECOND), state);
-    }
-    (in_flight_now(most, taken, cost), State { used: taken, stamp: now, ..state })
-}
-
-fn in_flight_now(most: u32, used: u32, cost: u32) -> Verdict {
-    Verdict::new(most.saturating_sub(used), most, 0, cost, |_| 0)
 }
 
 #[cfg(test)]

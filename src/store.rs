@@ -3,9 +3,9 @@
 //! ```text
 //! Charge { limit, subject, cost }  one layer's claim on one request, in the order ip … global
 //!     │  all of a request's charges at once
-//! Store::charge_all                computes every verdict first, writes only if all enforcing allow
+//! Store::charge_all                writes each one's verdict into it; takes only if all allow
 //!     │
-//! Decision { verdicts, rejected_by }
+//! Decision { rejected_by, holds }
 //! ```
 
 mod key;
@@ -13,7 +13,6 @@ mod memory;
 
 use crate::clock::Micros;
 use crate::limit::{Quota, State, Verdict};
-use smallvec::SmallVec;
 
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
@@ -23,7 +22,7 @@ pub use memory::{Memory, Registry};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(u32);
 
-/// One layer's claim on one request.
+/// One layer's claim on one request, and the answer to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// Whose counters.
@@ -36,24 +35,38 @@ pub struct Charge<'a> {
     pub cost: u32,
     /// A shadow limit counts what the enforcing limits admit, and never rejects.
     pub shadow: bool,
+    /// The cost is reserved: what it comes to is known later, and then settled.
+    pub settles: bool,
+    /// What the limit says; the store writes it.
+    pub verdict: Verdict,
+}
+
+impl<'a> Charge<'a> {
+    /// An enforcing limit's claim of one token.
+    #[inline]
+    pub fn new(limit: LimitId, quota: &'a Quota, subject: Subject<'a>) -> Self {
+        let (shadow, settles) = (false, false);
+        Self { limit, quota, subject, cost: 1, shadow, settles, verdict: Verdict::NONE }
+    }
 }
 
 /// What all limits together say to one request.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Decision {
-    /// One for each charge, in their order.
-    pub verdicts: SmallVec<[Verdict; 4]>,
     /// The first charge that rejects; `None` admits the request.
     pub rejected_by: Option<usize>,
-    /// What the request must give back: places in flight, and in queues while it waits.
-    pub holds: SmallVec<[Hold; 1]>,
+    /// What the request must give back or settle: places in flight, places in queues while it
+    /// waits, reserved costs.
+    pub holds: Vec<Hold>,
 }
 
-/// Something an admitted request has that it must give back.
+/// Something an admitted request has that it must give back, or settle.
 #[derive(Clone, Debug)]
 pub struct Hold {
+    /// Which of the charges it is.
+    pub charge: usize,
     limit: LimitId,
-    key: u128,
+    key: u64,
     quota: Quota,
     cost: u32,
     /// The state that this admission made: whether somebody came after it.
@@ -69,18 +82,16 @@ impl Hold {
     }
 }
 
-impl Decision {
-    /// How long the caller must wait so that every limit that rejects now would let them pass.
-    pub fn retry_after(&self, charges: &[Charge<'_>]) -> Micros {
-        let rejecting = charges.iter().zip(&self.verdicts).filter(|(charge, _)| !charge.shadow);
-        rejecting.map(|(_, verdict)| verdict.retry_after).max().unwrap_or(0)
-    }
+/// How long the caller must wait so that every limit that rejects now would let them pass.
+pub fn retry_after(charges: &[Charge<'_>]) -> Micros {
+    let enforcing = charges.iter().filter(|charge| !charge.shadow);
+    enforcing.map(|charge| charge.verdict.retry_after()).max().unwrap_or(0)
+}
 
-    /// How long an admitted request waits for its turn: the longest any limit asks for.
-    pub fn delay(&self, charges: &[Charge<'_>]) -> Micros {
-        let enforcing = charges.iter().zip(&self.verdicts).filter(|(charge, _)| !charge.shadow);
-        enforcing.map(|(_, verdict)| verdict.delay).max().unwrap_or(0)
-    }
+/// How long an admitted request waits for its turn: the longest any limit asks for.
+pub fn delay(charges: &[Charge<'_>]) -> Micros {
+    let enforcing = charges.iter().filter(|charge| !charge.shadow);
+    enforcing.map(|charge| charge.verdict.delay()).max().unwrap_or(0)
 }
 
 /// Why no decision could be had.
@@ -100,11 +111,18 @@ impl Store {
     #[expect(clippy::unused_async, reason = "a shared store awaits here")]
     pub async fn charge_all(
         &self,
-        charges: &[Charge<'_>],
+        charges: &mut [Charge<'_>],
         now: Micros,
     ) -> Result<Decision, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.charge_all(charges, now)),
+        }
+    }
+
+    /// Counts a request by what it came to, rather than by what was reserved for it.
+    pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) {
+        match self {
+            Self::Memory(memory) => memory.settle(hold, actual, now),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What callers are told of their limits, as headers: `X-RateLimit-*` and the IETF draft's
 //! `RateLimit` and `RateLimit-Policy`.
 
-use crate::clock::{Micros, SECOND};
+use crate::clock::{Clock, SECOND};
 use crate::limit::{Quota, Rate, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -11,11 +11,12 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// `X-RateLimit-*` of one limit; `now` by the wall clock.
-pub fn x_ratelimit(headers: &mut HeaderMap, quota: &Quota, verdict: &Verdict, now: Micros) {
+/// `X-RateLimit-*` of one limit.
+pub fn x_ratelimit(headers: &mut HeaderMap, quota: &Quota, verdict: &Verdict, clock: &Clock) {
     headers.insert(X_LIMIT, quota.rate().count.into());
-    headers.insert(X_REMAINING, verdict.remaining.into());
-    headers.insert(X_RESET, now.saturating_add(verdict.reset).div_ceil(SECOND).into());
+    headers.insert(X_REMAINING, verdict.remaining().into());
+    let whole = verdict.at.saturating_add(quota.reset(verdict));
+    headers.insert(X_RESET, clock.wall_second(whole).into());
 }
 
 /// A limit's item of `RateLimit-Policy`: `"name";q=N;w=seconds`.
@@ -28,14 +29,14 @@ pub fn policy(name: &str, quota: &Quota) -> String {
 }
 
 /// `RateLimit` and `RateLimit-Policy`, structured fields as of the IETF's draft, of limits by name,
-/// policy and verdict.
+/// policy, quota and verdict.
 pub fn ietf<'a>(
     headers: &mut HeaderMap,
-    limits: impl Iterator<Item = (&'a str, &'a str, &'a Verdict)>,
+    limits: impl Iterator<Item = (&'a str, &'a str, &'a Quota, &'a Verdict)>,
 ) {
     let (mut policies, mut states) = (Vec::with_capacity(128), Vec::with_capacity(128));
     let mut digits = itoa::Buffer::new();
-    for (name, policy, verdict) in limits {
+    for (name, policy, quota, verdict) in limits {
         if !policies.is_empty() {
             policies.extend_from_slice(b", ");
             states.extend_from_slice(b", ");
@@ -44,10 +45,11 @@ pub fn ietf<'a>(
         states.push(b'"');
         states.extend_from_slice(name.as_bytes());
         states.extend_from_slice(b"\";r=");
-        states.extend_from_slice(digits.format(verdict.remaining).as_bytes());
-        if verdict.reset > 0 {
+        states.extend_from_slice(digits.format(verdict.remaining()).as_bytes());
+        let next = quota.next(verdict);
+        if next > 0 {
             states.extend_from_slice(b";t=");
-            states.extend_from_slice(digits.format(verdict.next.div_ceil(SECOND)).as_bytes());
+            states.extend_from_slice(digits.format(next.div_ceil(SECOND)).as_bytes());
         }
     }
     if let (false, Ok(policy), Ok(state)) = (

@@ -12,7 +12,8 @@
 //! Nothing is rounded, so the long-run rate is the one that was written. N/W is kept in lowest
 //! terms, which keeps products small; what exceeds 64 bits is computed in 128.
 
-use super::{Kind, MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State, Verdict};
+use super::algorithm::Algorithm;
+use super::{Kind, MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,78 +47,15 @@ impl Bucket {
         }
     }
 
-    pub(super) fn size(&self) -> u32 {
-        self.size
-    }
-
-    pub(super) fn check(&self, state: State, now: Micros, cost: u32) -> (Verdict, State) {
-        let drained = self.drain(state, now);
-        let wanted = u64::from(drained.used) + u64::from(cost);
-        if wanted > u64::from(self.size) {
-            return (self.rejection(drained, now, cost), state);
-        }
-        let charged = State { used: wanted as u32, ..drained };
-        (self.verdict(charged, now, cost), charged)
-    }
-
-    pub(super) fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        self.verdict(self.drain(state, now), now, cost)
-    }
-
-    pub(super) fn is_whole(&self, state: State, now: Micros) -> bool {
-        self.drain(state, now).used == 0
-    }
-
-    fn verdict(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        let room = self.size.saturating_sub(state.used);
-        let reset = self.until(state, now, state.used.into());
-        let wait = |tokens: u32| {
-            let wanted = u64::from(state.used) + u64::from(tokens);
-            self.until(state, now, wanted.saturating_sub(self.size.into()))
-        };
-        Verdict::new(room, self.size, reset, cost, wait)
-    }
-
-    #[cold]
-    fn rejection(&self, drained: State, now: Micros, cost: u32) -> Verdict {
-        let over = u64::from(drained.used) + u64::from(cost) - u64::from(self.size);
-        self.verdict(drained, now, cost).rejected(self.until(drained, now, over))
-    }
-
     /// How many tokens come back in `elapsed`, beginning with this carry.
     pub(super) fn back_within(&self, carry: u32, elapsed: Micros) -> u32 {
         let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);
         u32::try_from(progress / u128::from(self.window)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the tokens that came back by `now`. A clock that went backwards returns none.
-    pub(super) fn drain(&self, state: State, now: Micros) -> State {
-        if state.used == 0 {
-            return State { used: 0, carry: 0, stamp: now, kind: Kind::Bucket };
-        }
-        let count = u64::from(self.count);
-        // A reload may have changed N: the carry is less than one microsecond whatever it was.
-        let carry = u64::from(state.carry).min(count - 1);
-        let elapsed = now.saturating_sub(state.stamp);
-        let now = now.max(state.stamp);
-        // In 64 bits wherever that is enough: all but callers who were away for months.
-        let (back, progress) = match elapsed.checked_mul(count).and_then(|p| p.checked_add(carry)) {
-            Some(progress) => (progress / self.window, progress % self.window),
-            None => {
-                let progress = u128::from(elapsed) * u128::from(count) + u128::from(carry);
-                let window = u128::from(self.window);
-                (u64::try_from(progress / window).unwrap_or(u64::MAX), (progress % window) as u64)
-            }
-        };
-        if back >= u64::from(state.used) {
-            return State { used: 0, carry: 0, stamp: now, kind: Kind::Bucket };
-        }
-        State {
-            used: state.used - back as u32,
-            carry: (progress % count) as u32,
-            stamp: now - progress / count,
-            kind: Kind::Bucket,
-        }
+    /// Whether so much progress brings `used` tokens back.
+    fn is_back(&self, progress: u64, used: u32) -> bool {
+        self.window.checked_mul(used.into()).is_some_and(|whole| progress >= whole)
     }
 
     /// How long from `now` until `tokens` of those used have come back. The state is drained.
@@ -137,6 +75,63 @@ impl Bucket {
     }
 }
 
+impl Algorithm for Bucket {
+    const KIND: Kind = Kind::Bucket;
+
+    fn capacity(&self) -> u32 {
+        self.size
+    }
+
+    #[inline(always)]
+    fn advance(&self, state: State, now: Micros) -> State {
+        let whole = State { used: 0, carry: 0, stamp: now.max(state.stamp), kind: Kind::Bucket };
+        if state.used == 0 {
+            return State { stamp: now, ..whole };
+        }
+        let count = u64::from(self.count);
+        // A reload may have changed N: the carry is less than one microsecond whatever it was.
+        let carry = u64::from(state.carry).min(count - 1);
+        let elapsed = now.saturating_sub(state.stamp);
+        // In 64 bits wherever that is enough: all but callers who were away for months.
+        let (back, progress) = match elapsed.checked_mul(count).and_then(|p| p.checked_add(carry)) {
+            // Divisions are what costs here: none is needed while no token is back, nor when all
+            // are.
+            Some(progress) if progress < self.window => {
+                return State { carry: carry as u32, ..state };
+            }
+            Some(progress) if self.is_back(progress, state.used) => return whole,
+            Some(progress) => (progress / self.window, progress % self.window),
+            None => {
+                let progress = u128::from(elapsed) * u128::from(count) + u128::from(carry);
+                let window = u128::from(self.window);
+                (u64::try_from(progress / window).unwrap_or(u64::MAX), (progress % window) as u64)
+            }
+        };
+        if back >= u64::from(state.used) {
+            return whole;
+        }
+        State {
+            used: state.used - back as u32,
+            carry: (progress % count) as u32,
+            stamp: now - progress / count,
+            kind: Kind::Bucket,
+        }
+    }
+
+    fn room(&self, current: State, _now: Micros) -> u32 {
+        self.size.saturating_sub(current.used)
+    }
+
+    fn wait(&self, current: State, now: Micros, tokens: u32) -> Micros {
+        let wanted = u64::from(current.used) + u64::from(tokens);
+        self.until(current, now, wanted.saturating_sub(self.size.into()))
+    }
+
+    fn reset(&self, current: State, now: Micros) -> Micros {
+        self.until(current, now, current.used.into())
+    }
+}
+
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -145,11 +140,24 @@ fn gcd(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::clock::SECOND;
+    use crate::limit::Verdict;
 
     const START: Micros = 1_700_000_000 * SECOND;
 
     fn bucket(count: u32, window: Micros, size: u32) -> Bucket {
         Bucket::new(Rate { count, window }, size).unwrap()
+    }
+
+    fn ask(bucket: Bucket, state: State, now: Micros, cost: u32) -> Verdict {
+        let mut said = Verdict::NONE;
+        bucket.check(state, now, cost, &mut said);
+        said
+    }
+
+    fn taken(bucket: Bucket, state: State, now: Micros, cost: u32) -> State {
+        let said = ask(bucket, state, now, cost);
+        assert!(said.allowed);
+        said.state().expect("numbers")
     }
 
     /// A caller who empties the bucket and then asks the very moment they may, again and again:
@@ -161,12 +169,11 @@ mod tests {
             let bucket = bucket(count, window, 100);
             let (mut state, mut now) = (State::default(), START);
             for admission in 1..=100_000_u128 {
-                let (verdict, next) = bucket.check(state, now, 1);
-                assert!(verdict.allowed);
+                let next = taken(bucket, state, now, 1);
                 let owed = admission.saturating_sub(100) * u128::from(window);
                 assert_eq!(u128::from(now - START), owed.div_ceil(u128::from(count)));
                 state = next;
-                now += bucket.check(state, now, 1).0.retry_after;
+                now += ask(bucket, state, now, 1).retry_after();
             }
         }
     }
@@ -174,21 +181,21 @@ mod tests {
     #[test]
     fn several_tokens_can_come_back_within_a_microsecond() {
         let bucket = bucket(7_000_000, SECOND, 10);
-        let (_, state) = bucket.check(State::default(), START, 10);
-        assert_eq!(bucket.peek(state, START + 1, 1).remaining, 7);
-        assert_eq!(bucket.check(state, START, 8).0.retry_after, 2);
+        let state = taken(bucket, State::default(), START, 10);
+        assert_eq!(bucket.peek(state, START + 1, 1).remaining(), 7);
+        assert_eq!(ask(bucket, state, START, 8).retry_after(), 2);
     }
 
     #[test]
     fn a_changed_size_applies_to_the_tokens_already_used() {
-        let (_, state) = bucket(5, 60 * SECOND, 5).check(State::default(), START, 5);
-        assert_eq!(bucket(9, 60 * SECOND, 9).peek(state, START, 1).remaining, 4);
+        let state = taken(bucket(5, 60 * SECOND, 5), State::default(), START, 5);
+        assert_eq!(bucket(9, 60 * SECOND, 9).peek(state, START, 1).remaining(), 4);
     }
 
     #[test]
     fn a_caller_who_was_away_for_years_is_whole() {
         let bucket = bucket(4_000_000_007, SECOND, MAX_BURST);
-        let (_, state) = bucket.check(State::default(), 1, MAX_BURST);
+        let state = taken(bucket, State::default(), 1, MAX_BURST);
         assert!(bucket.is_whole(state, u64::MAX / 2));
         assert!(!bucket.is_whole(state, 2));
     }

@@ -1,10 +1,10 @@
 //! The fixed window: count in this window + c ≤ N. One counter; the windows' boundaries are
 //! everybody's, so that twice N can pass around one of them.
 
+use super::algorithm::{Algorithm, Settled};
 use super::windows::Windows;
-use super::{Kind, State, Verdict};
+use super::{Kind, State};
 use crate::clock::Micros;
-use std::ops::Range;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fixed {
@@ -16,37 +16,44 @@ impl Fixed {
     pub(super) fn new(count: u32, windows: Windows) -> Self {
         Self { count, windows }
     }
+}
 
-    pub(super) fn check(&self, state: State, now: Micros, cost: u32) -> (Verdict, State) {
-        let (window, used, at) = self.at(state, now);
-        let taken = used.saturating_add(cost);
-        if taken > self.count {
-            let retry_after = window.end.saturating_sub(now);
-            return (self.verdict(&window, used, now, cost).rejected(retry_after), state);
-        }
-        let next = State { stamp: at, used: taken, carry: 0, kind: Kind::Fixed };
-        (self.verdict(&window, taken, now, cost), next)
+impl Algorithm for Fixed {
+    const KIND: Kind = Kind::Fixed;
+
+    fn capacity(&self) -> u32 {
+        self.count
     }
 
-    pub(super) fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        let (window, used, _) = self.at(state, now);
-        self.verdict(&window, used, now, cost)
-    }
-
-    pub(super) fn is_whole(&self, state: State, now: Micros) -> bool {
-        self.at(state, now).1 == 0
-    }
-
-    /// This window, and what was used in it. A clock that went backwards stays where it was.
-    fn at(&self, state: State, now: Micros) -> (Range<Micros>, u32, Micros) {
+    /// A clock that went backwards stays where it was.
+    fn advance(&self, state: State, now: Micros) -> State {
         let now = if state.used == 0 { now } else { now.max(state.stamp) };
-        let window = self.windows.at(now);
-        let used = if state.stamp >= window.start { state.used } else { 0 };
-        (window, used, now)
+        let used = if state.stamp >= self.windows.at(now).start { state.used } else { 0 };
+        State { stamp: now, used, carry: 0, kind: Kind::Fixed }
     }
 
-    fn verdict(&self, window: &Range<Micros>, used: u32, now: Micros, cost: u32) -> Verdict {
-        let reset = if used == 0 { 0 } else { window.end.saturating_sub(now) };
-        Verdict::new(self.count.saturating_sub(used), self.count, reset, cost, |_| reset)
+    fn room(&self, current: State, _now: Micros) -> u32 {
+        self.count.saturating_sub(current.used)
+    }
+
+    fn wait(&self, current: State, now: Micros, tokens: u32) -> Micros {
+        if tokens <= self.room(current, now) { 0 } else { self.end(current, now) }
+    }
+
+    fn reset(&self, current: State, now: Micros) -> Micros {
+        if current.used == 0 { 0 } else { self.end(current, now) }
+    }
+
+    /// A cost belongs to the window of its admission.
+    fn settle(&self, current: State, admitted: Micros, cost: Settled) -> Option<State> {
+        let same = self.windows.at(current.stamp).contains(&admitted);
+        same.then(|| State { used: cost.applied_to(current.used), ..current })
+    }
+}
+
+impl Fixed {
+    /// How long until this window ends.
+    fn end(&self, current: State, now: Micros) -> Micros {
+        self.windows.at(current.stamp).end.saturating_sub(now)
     }
 }

@@ -4,8 +4,9 @@
 //! The arithmetic is the token bucket's: places in use are tokens used, and they come back one
 //! every W/N. A request of cost c takes c places, and goes when the first of them comes up.
 
+use super::algorithm::Algorithm;
 use super::bucket::Bucket;
-use super::{MAX_BURST, QuotaError, Rate, State, Verdict};
+use super::{Kind, MAX_BURST, QuotaError, Rate, State};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,30 +23,6 @@ impl Leaky {
         Ok(Self { bucket, max_wait })
     }
 
-    /// The most places one request can take, when nobody is in front of it.
-    pub(super) fn capacity(&self) -> u32 {
-        self.bucket.size().min(self.bucket.back_within(0, self.max_wait).saturating_add(1))
-    }
-
-    pub(super) fn check(&self, state: State, now: Micros, cost: u32) -> (Verdict, State) {
-        let drained = self.bucket.drain(state, now);
-        if cost > self.room(drained, now) {
-            let retry_after = self.wait(drained, now, cost);
-            return (self.verdict(drained, now, cost).rejected(retry_after), state);
-        }
-        let delay = self.bucket.until(drained, now, drained.used.into());
-        let taken = State { used: drained.used + cost, ..drained };
-        (Verdict { delay, ..self.verdict(taken, now, cost) }, taken)
-    }
-
-    pub(super) fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        self.verdict(self.bucket.drain(state, now), now, cost)
-    }
-
-    pub(super) fn is_whole(&self, state: State, now: Micros) -> bool {
-        self.bucket.is_whole(state, now)
-    }
-
     /// Takes back the last place: nobody came after whoever made the state `after` if draining it
     /// until now gives what there is now.
     pub(super) fn leave(
@@ -55,32 +32,46 @@ impl Leaky {
         now: Micros,
         cost: u32,
     ) -> Option<State> {
-        let drained = self.bucket.drain(state, now);
-        let alone = self.bucket.drain(after, now) == drained;
-        alone.then(|| State { used: drained.used.saturating_sub(cost), ..drained })
+        let current = self.bucket.advance(state, now);
+        let alone = self.bucket.advance(after, now) == current;
+        alone.then(|| State { used: current.used.saturating_sub(cost), ..current })
+    }
+}
+
+impl Algorithm for Leaky {
+    const KIND: Kind = Kind::Bucket;
+
+    /// The most places one request can take, when nobody is in front of it.
+    fn capacity(&self) -> u32 {
+        self.bucket.capacity().min(self.bucket.back_within(0, self.max_wait).saturating_add(1))
+    }
+
+    fn advance(&self, state: State, now: Micros) -> State {
+        self.bucket.advance(state, now)
     }
 
     /// Places from which a request would still wait no longer than `max_wait`.
-    fn room(&self, drained: State, now: Micros) -> u32 {
-        let progress = now.saturating_sub(drained.stamp);
+    fn room(&self, current: State, now: Micros) -> u32 {
+        let progress = now.saturating_sub(current.stamp);
         let in_time =
-            self.bucket.back_within(drained.carry, progress.saturating_add(self.max_wait));
-        self.bucket.size().min(in_time.saturating_add(1)).saturating_sub(drained.used)
+            self.bucket.back_within(current.carry, progress.saturating_add(self.max_wait));
+        self.bucket.capacity().min(in_time.saturating_add(1)).saturating_sub(current.used)
     }
 
-    /// Until `cost` places are there: those in front have to move up, far enough for the queue and
-    /// far enough for the wait.
-    fn wait(&self, drained: State, now: Micros, cost: u32) -> Micros {
-        let last = u64::from(drained.used) + u64::from(cost) - 1;
-        let to_size = (last + 1).saturating_sub(self.bucket.size().into());
-        let queue = self.bucket.until(drained, now, to_size);
-        let patience = self.bucket.until(drained, now, last).saturating_sub(self.max_wait);
+    /// Those in front have to move up, far enough for the queue and far enough for the wait.
+    fn wait(&self, current: State, now: Micros, places: u32) -> Micros {
+        let last = (u64::from(current.used) + u64::from(places)).saturating_sub(1);
+        let to_size = (last + 1).saturating_sub(self.bucket.capacity().into());
+        let queue = self.bucket.until(current, now, to_size);
+        let patience = self.bucket.until(current, now, last).saturating_sub(self.max_wait);
         queue.max(patience)
     }
 
-    fn verdict(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        let reset = self.bucket.until(state, now, state.used.into());
-        let wait = |tokens| self.wait(state, now, tokens);
-        Verdict::new(self.room(state, now), self.capacity(), reset, cost, wait)
+    fn reset(&self, current: State, now: Micros) -> Micros {
+        self.bucket.reset(current, now)
+    }
+
+    fn delay(&self, current: State, now: Micros) -> Micros {
+        self.bucket.until(current, now, current.used.into())
     }
 }

@@ -1,7 +1,8 @@
 //! The sliding log: admitted in the last W + c ≤ N, exactly. It remembers every admission, so N is
 //! bounded; an entry of age W no longer counts.
 
-use super::{Kind, Next, Rate, State, Verdict};
+use super::verdict::Account;
+use super::{Kind, Rate, State, Verdict};
 use crate::clock::Micros;
 use std::collections::VecDeque;
 
@@ -27,14 +28,28 @@ impl From<State> for Log {
     }
 }
 
+impl FromIterator<(Micros, u32)> for Log {
+    /// Admissions, the oldest first.
+    fn from_iter<I: IntoIterator<Item = (Micros, u32)>>(entries: I) -> Self {
+        let entries: VecDeque<_> = entries.into_iter().collect();
+        let total = entries.iter().fold(0_u32, |sum, (_, cost)| sum.saturating_add(*cost));
+        Self { entries, total }
+    }
+}
+
 impl Log {
+    /// Admissions, the oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = (Micros, u32)> {
+        self.entries.iter().copied()
+    }
+
     /// The sum, for an algorithm that keeps no log.
     pub fn summary(&self) -> State {
         let stamp = self.entries.back().map_or(0, |&(at, _)| at);
         State { stamp, used: self.total, carry: 0, kind: Kind::Log }
     }
 
-    pub(super) fn append(&mut self, at: Micros, cost: u32, window: Micros) {
+    fn append(&mut self, at: Micros, cost: u32, window: Micros) {
         while let Some(&(then, old)) = self.entries.front()
             && then + window <= at
         {
@@ -72,43 +87,58 @@ impl SlidingLog {
         Self { count: rate.count, window: rate.window }
     }
 
-    pub(super) fn check(&self, log: &Log, now: Micros, cost: u32) -> (Verdict, Next) {
+    pub(super) fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn check(&self, log: &Log, now: Micros, cost: u32) -> Verdict {
         let at = log.at(now);
         let (_, used) = log.live(at, self.window);
-        let room = self.count.saturating_sub(used);
-        if cost > room {
-            let retry_after = self.wait(log, at, cost) + (at - now);
-            let unchanged = Next::Append { at, cost: 0, window: self.window };
-            return (self.peek(log, now, cost).rejected(retry_after), unchanged);
+        if cost > self.count.saturating_sub(used) {
+            let wait = self.wait(log, at, cost) + (at - now);
+            return Verdict { allowed: false, wait, ..self.peek(log, now, cost) };
         }
-        let next = Next::Append { at, cost, window: self.window };
-        (self.verdict(log, at, used + cost, cost, at + self.window), next)
+        self.verdict(log, now, cost, cost)
+    }
+
+    /// Remembers an admission.
+    pub(super) fn take(&self, log: &mut Log, verdict: &Verdict) {
+        log.append(log.at(verdict.at), verdict.cost, self.window);
     }
 
     pub(super) fn peek(&self, log: &Log, now: Micros, cost: u32) -> Verdict {
-        let at = log.at(now);
-        let (_, used) = log.live(at, self.window);
-        let newest = log.entries.back().map_or(0, |&(then, _)| then + self.window);
-        self.verdict(log, at, used, cost, newest)
+        self.verdict(log, now, cost, 0)
     }
 
     pub(super) fn is_whole(&self, log: &Log, now: Micros) -> bool {
         log.live(log.at(now), self.window).1 == 0
     }
 
-    /// `whole`: when the newest entry leaves.
-    fn verdict(&self, log: &Log, at: Micros, used: u32, cost: u32, whole: Micros) -> Verdict {
-        let room = self.count.saturating_sub(used);
-        let reset = if used == 0 { 0 } else { whole.saturating_sub(at) };
-        // What this very request took leaves last of all.
-        let (_, before) = log.live(at, self.window);
-        let taken = used.saturating_sub(before);
-        Verdict::new(room, self.count, reset, cost, |tokens| {
-            match tokens.checked_add(taken).filter(|tokens| *tokens <= self.count) {
-                Some(tokens) => self.wait(log, at, tokens),
-                None => reset,
-            }
-        })
+    /// `taken`: what this very request took. It leaves last of all.
+    fn verdict(&self, log: &Log, now: Micros, cost: u32, taken: u32) -> Verdict {
+        let at = log.at(now);
+        let used = log.live(at, self.window).1 + taken;
+        let newest = log.entries.back().map_or(at, |&(then, _)| then);
+        let reset = match (used, taken) {
+            (0, _) => 0,
+            (_, 0) => (newest + self.window).saturating_sub(at),
+            _ => self.window,
+        };
+        let mut verdict = Verdict {
+            allowed: true,
+            cost,
+            unused: self.count.saturating_sub(used),
+            capacity: self.count,
+            wait: 0,
+            at: now,
+            account: Account::Known { next: reset, reset },
+        };
+        let more = verdict.one_more().and_then(|tokens| tokens.checked_add(taken));
+        if let Some(tokens) = more.filter(|tokens| *tokens <= self.count) {
+            let next = self.wait(log, at, tokens).min(reset);
+            verdict.account = Account::Known { next, reset };
+        }
+        verdict
     }
 
     /// Until `tokens` fit: the oldest entries leave one after the other.

@@ -2,10 +2,10 @@
 //! ≤ N. Windows begin at multiples of W since 1970.
 //!
 //! The previous window counts as if its requests had been spread evenly over it. Where they were
-//! not, the estimate is wrong by at most what they were bunched: never more than N are counted for
-//! a full window, and at a boundary at most N of the one before weigh as much as they were.
+//! bunched at its end, more than N can pass within one W: at most 2N − 1 (docs/algorithms.md).
 
-use super::{Kind, Rate, State, Verdict};
+use super::algorithm::{Algorithm, Settled};
+use super::{Kind, Rate, State};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,75 +14,14 @@ pub(super) struct Sliding {
     window: Micros,
 }
 
-/// Both counters as of now.
-#[derive(Clone, Copy)]
-struct Counts {
-    /// How far into the current window.
-    elapsed: Micros,
-    previous: u32,
-    current: u32,
-}
-
 impl Sliding {
     pub(super) fn new(rate: Rate) -> Self {
         Self { count: rate.count, window: rate.window }
     }
 
-    pub(super) fn check(&self, state: State, now: Micros, cost: u32) -> (Verdict, State) {
-        let (counts, at) = self.at(state, now);
-        if cost > self.room(counts) {
-            // A clock that went backwards has to catch up first.
-            let retry_after = self.wait(counts, cost) + (at - now);
-            return (self.verdict(counts, cost).rejected(retry_after), state);
-        }
-        let taken = Counts { current: counts.current.saturating_add(cost), ..counts };
-        let next =
-            State { stamp: at, used: taken.current, carry: taken.previous, kind: Kind::Sliding };
-        (self.verdict(taken, cost), next)
-    }
-
-    pub(super) fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {
-        self.verdict(self.at(state, now).0, cost)
-    }
-
-    pub(super) fn is_whole(&self, state: State, now: Micros) -> bool {
-        let (counts, _) = self.at(state, now);
-        counts.previous == 0 && counts.current == 0
-    }
-
-    fn at(&self, state: State, now: Micros) -> (Counts, Micros) {
-        let now = if state.used == 0 && state.carry == 0 { now } else { now.max(state.stamp) };
-        let elapsed = now % self.window;
-        let (previous, current) = match now / self.window - state.stamp / self.window {
-            0 => (state.carry, state.used),
-            1 => (state.used, 0),
-            _ => (0, 0),
-        };
-        (Counts { elapsed, previous, current }, now)
-    }
-
-    /// N − current − previous·(W − elapsed)/W, rounded down: what still fits.
-    fn room(&self, counts: Counts) -> u32 {
-        let weight = u128::from(counts.previous) * u128::from(self.window - counts.elapsed);
-        let previous = weight.div_ceil(u128::from(self.window)) as u32;
-        self.count.saturating_sub(counts.current).saturating_sub(previous)
-    }
-
-    /// Until `tokens` fit: in this window as the previous one fades, or in the next as this one
-    /// does.
-    fn wait(&self, counts: Counts, tokens: u32) -> Micros {
-        if tokens <= self.room(counts) {
-            return 0;
-        }
-        let Counts { elapsed, previous, current } = counts;
-        match self.count.checked_sub(current).and_then(|left| left.checked_sub(tokens)) {
-            // From `fades` on, the previous window weighs at most `left`.
-            Some(left) => self.fades(previous, left).saturating_sub(elapsed),
-            None => {
-                let left = self.count.saturating_sub(tokens);
-                self.window - elapsed + self.fades(current, left)
-            }
-        }
+    /// How far into the current window.
+    fn elapsed(&self, current: State) -> Micros {
+        current.stamp % self.window
     }
 
     /// How far into the window after it `count` weighs at most `left`.
@@ -93,15 +32,74 @@ impl Sliding {
         let kept = u128::from(left) * u128::from(self.window) / u128::from(count);
         self.window - kept as u64
     }
+}
 
-    fn verdict(&self, counts: Counts, cost: u32) -> Verdict {
-        let to_end = self.window - counts.elapsed;
-        let reset = match (counts.current, counts.previous) {
+/// `used` is the current window's count, `carry` the one's before.
+impl Algorithm for Sliding {
+    const KIND: Kind = Kind::Sliding;
+
+    fn capacity(&self) -> u32 {
+        self.count
+    }
+
+    /// A clock that went backwards stays where it was.
+    fn advance(&self, state: State, now: Micros) -> State {
+        let now = if state.used == 0 && state.carry == 0 { now } else { now.max(state.stamp) };
+        let (carry, used) = match (now / self.window).saturating_sub(state.stamp / self.window) {
+            0 => (state.carry, state.used),
+            1 => (state.used, 0),
+            _ => (0, 0),
+        };
+        State { stamp: now, used, carry, kind: Kind::Sliding }
+    }
+
+    /// N − current − previous·(W − elapsed)/W, rounded down: what still fits.
+    fn room(&self, current: State, _now: Micros) -> u32 {
+        let left = self.window - self.elapsed(current);
+        let previous = match u64::from(current.carry).checked_mul(left) {
+            Some(weight) => weight.div_ceil(self.window),
+            None => {
+                let weight = u128::from(current.carry) * u128::from(left);
+                weight.div_ceil(u128::from(self.window)) as u64
+            }
+        };
+        self.count.saturating_sub(current.used).saturating_sub(previous as u32)
+    }
+
+    /// In this window as the previous one fades, or in the next as this one does.
+    fn wait(&self, current: State, now: Micros, tokens: u32) -> Micros {
+        if tokens <= self.room(current, now) {
+            return 0;
+        }
+        let elapsed = self.elapsed(current);
+        let left = self.count.checked_sub(current.used).and_then(|left| left.checked_sub(tokens));
+        let wait = match left {
+            // From `fades` on, the previous window weighs at most `left`.
+            Some(left) => self.fades(current.carry, left).saturating_sub(elapsed),
+            None => {
+                let left = self.count.saturating_sub(tokens);
+                self.window - elapsed + self.fades(current.used, left)
+            }
+        };
+        // A clock that went backwards has to catch up first.
+        wait + (current.stamp - now)
+    }
+
+    fn reset(&self, current: State, now: Micros) -> Micros {
+        let to_end = self.window - self.elapsed(current) + (current.stamp - now);
+        match (current.used, current.carry) {
             (0, 0) => 0,
             (0, _) => to_end,
             _ => to_end + self.window,
-        };
-        let wait = |tokens| self.wait(counts, tokens);
-        Verdict::new(self.room(counts), self.count, reset, cost, wait)
+        }
+    }
+
+    /// A cost belongs to the window of its admission.
+    fn settle(&self, current: State, admitted: Micros, cost: Settled) -> Option<State> {
+        match (current.stamp / self.window).checked_sub(admitted / self.window)? {
+            0 => Some(State { used: cost.applied_to(current.used), ..current }),
+            1 => Some(State { carry: cost.applied_to(current.carry), ..current }),
+            _ => None,
+        }
     }
 }

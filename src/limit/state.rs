@@ -39,6 +39,7 @@ impl State {
     /// The same use as another algorithm counts it: an edited algorithm keeps what was used. What
     /// is in flight is not used, and what was used is not in flight.
     #[must_use]
+    #[inline(always)]
     pub fn read_as(self, kind: Kind) -> Self {
         if self.kind == kind {
             return self;
@@ -67,25 +68,19 @@ impl Default for Held {
     }
 }
 
-/// What an admission changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// The new state.
+/// A state that is looked at where it is kept.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// A few numbers.
     State(State),
-    /// One more entry in the log; entries that are as old as the window leave it.
-    Append {
-        /// When.
-        at: Micros,
-        /// Tokens.
-        cost: u32,
-        /// How long it counts.
-        window: Micros,
-    },
+    /// Every admission.
+    Log(&'a Log),
 }
 
-impl Held {
+impl<'a> Seen<'a> {
     /// As numbers of this kind.
-    pub fn as_state(&self, kind: Kind) -> State {
+    #[inline(always)]
+    pub fn as_state(self, kind: Kind) -> State {
         match self {
             Self::State(state) => state.read_as(kind),
             Self::Log(log) => log.summary().read_as(kind),
@@ -93,25 +88,19 @@ impl Held {
     }
 
     /// As a log.
-    pub fn as_log(&self) -> Cow<'_, Log> {
+    pub fn as_log(self) -> Cow<'a, Log> {
         match self {
             Self::State(state) => Cow::Owned(Log::from(state.read_as(Kind::Log))),
             Self::Log(log) => Cow::Borrowed(log),
         }
     }
+}
 
-    /// Makes the change.
-    pub fn apply(&mut self, next: Next) {
-        match next {
-            Next::State(state) => *self = Self::State(state),
-            Next::Append { at, cost, window } => {
-                if let Self::State(state) = self {
-                    *self = Self::Log(Box::new(Log::from(state.read_as(Kind::Log))));
-                }
-                if let Self::Log(log) = self {
-                    log.append(at, cost, window);
-                }
-            }
+impl<'a> From<&'a Held> for Seen<'a> {
+    fn from(held: &'a Held) -> Self {
+        match held {
+            Held::State(state) => Self::State(*state),
+            Held::Log(log) => Self::Log(log),
         }
     }
 }

@@ -121,36 +121,37 @@ proptest! {
         for (pace, jitter, cost) in steps {
             let interval = (window / u64::from(count)).max(1);
             now += match pace { 0 => 0, 1 => jitter % interval, 2 => interval, 3 => window, _ => jitter };
-            let (verdict, next) = quota.check(&held, now, cost);
+            let verdict = quota.check(&held, now, cost);
             prop_assert_eq!(verdict.allowed, admits(&admitted, now, cost), "{:?}", quota);
             if verdict.allowed {
-                held.apply(next);
+                quota.take(&mut held, &verdict);
                 if quota.is_queue() {
                     let ahead = queue_end(&admitted, quota.rate());
                     let n = u128::from(count);
                     let delay = ahead.saturating_sub(u128::from(now) * n).div_ceil(n);
-                    prop_assert_eq!(u128::from(verdict.delay), delay);
+                    prop_assert_eq!(u128::from(verdict.delay()), delay);
                 }
                 admitted.push((now, cost));
             } else if cost <= quota.capacity() {
-                let at = now + verdict.retry_after;
+                let at = now + verdict.retry_after();
                 prop_assert!(admits(&admitted, at, cost), "admitted after the wait: {quota:?}");
                 prop_assert!(!admits(&admitted, at - 1, cost), "not a moment before: {quota:?}");
             }
             let remaining = (1..=quota.capacity()).take_while(|n| admits(&admitted, now, n * cost));
-            prop_assert_eq!(verdict.remaining, remaining.count() as u64, "{:?}", quota);
-            prop_assert_eq!(quota.peek(&held, now, cost).remaining, verdict.remaining);
-            let whole = now + verdict.reset;
+            prop_assert_eq!(verdict.remaining() as usize, remaining.count(), "{:?}", quota);
+            prop_assert_eq!(quota.peek(&held, now, cost).remaining(), verdict.remaining());
+            let (next, reset) = (quota.next(&verdict), quota.reset(&verdict));
+            let whole = now + reset;
             prop_assert!(admits(&admitted, whole, quota.capacity()), "whole: {quota:?}");
             prop_assert!(quota.is_whole(&held, whole));
-            prop_assert_eq!(quota.is_whole(&held, now), verdict.reset == 0);
-            if *exact_reset && verdict.reset > 0 {
+            prop_assert_eq!(quota.is_whole(&held, now), reset == 0);
+            if *exact_reset && reset > 0 {
                 prop_assert!(!admits(&admitted, whole - 1, quota.capacity()), "{quota:?}");
             }
-            if verdict.next > 0 && verdict.next < verdict.reset {
-                let more = (verdict.remaining as u32 + 1) * cost;
-                prop_assert!(admits(&admitted, now + verdict.next, more), "more: {quota:?}");
-                prop_assert!(!admits(&admitted, now + verdict.next - 1, more), "{quota:?}");
+            if next > 0 && next < reset {
+                let more = (verdict.remaining() + 1) * cost;
+                prop_assert!(admits(&admitted, now + next, more), "more: {quota:?}");
+                prop_assert!(!admits(&admitted, now + next - 1, more), "{quota:?}");
             }
         }
     }
@@ -159,12 +160,12 @@ proptest! {
     fn time_that_goes_backwards_forgives_nothing(case in cases(), back in 0..100 * SECOND) {
         let Case { quota, .. } = &case;
         let mut held = Held::default();
-        let (verdict, next) = quota.check(&held, START, quota.capacity());
+        let verdict = quota.check(&held, START, quota.capacity());
         prop_assert!(verdict.allowed);
-        held.apply(next);
-        let (verdict, _) = quota.check(&held, START - back, quota.capacity());
+        quota.take(&mut held, &verdict);
+        let verdict = quota.check(&held, START - back, quota.capacity());
         prop_assert!(!verdict.allowed, "{quota:?}");
-        let (later, _) = quota.check(&held, START - back + verdict.retry_after, quota.capacity());
+        let later = quota.check(&held, START - back + verdict.retry_after(), quota.capacity());
         prop_assert!(later.allowed, "{quota:?}");
     }
 
@@ -173,9 +174,9 @@ proptest! {
         let mut held = Held::default();
         let mut used = 0;
         while used < 20 {
-            let (verdict, next) = from.quota.check(&held, START, cost);
+            let verdict = from.quota.check(&held, START, cost);
             if !verdict.allowed { break }
-            held.apply(next);
+            from.quota.take(&mut held, &verdict);
             used += cost;
         }
         let left = to.quota.capacity().saturating_sub(used);
@@ -194,10 +195,7 @@ fn the_fixed_window_shows_twice_its_rate_at_the_boundary_and_the_log_does_not() 
         let asked = moments.iter().flat_map(|at| std::iter::repeat_n(*at, 100));
         asked
             .filter(|at| {
-                let (verdict, next) = quota.check(&held, *at, 1);
-                if verdict.allowed {
-                    held.apply(next);
-                }
+                let verdict = quota.ask(&mut held, *at, 1);
                 verdict.allowed
             })
             .count()
@@ -213,12 +211,11 @@ fn a_queue_of_forty_serves_forty_one_of_a_burst_each_in_turn() {
     let mut held = Held::default();
     let mut delays = Vec::new();
     for _ in 0..100 {
-        let (verdict, next) = quota.check(&held, START, 1);
+        let verdict = quota.ask(&mut held, START, 1);
         if verdict.allowed {
-            held.apply(next);
-            delays.push(verdict.delay);
+            delays.push(verdict.delay());
         } else {
-            assert_eq!(verdict.retry_after, 20_000);
+            assert_eq!(verdict.retry_after(), 20_000);
         }
     }
     assert_eq!(delays, (0..41).map(|n| n * 20_000).collect::<Vec<_>>());
@@ -230,20 +227,22 @@ fn whoever_leaves_from_the_last_place_gives_it_back() {
     let mut held = Held::default();
     let mut afters = Vec::new();
     for _ in 0..3 {
-        let (verdict, next) = quota.check(&held, START, 1);
+        let verdict = quota.check(&held, START, 1);
         assert!(verdict.allowed);
-        held.apply(next);
-        let Next::State(after) = next else { panic!() };
-        afters.push(after);
+        quota.take(&mut held, &verdict);
+        afters.push(verdict.state().expect("numbers"));
     }
     let later = START + 30_000;
-    assert!(!quota.check(&held, later, 1).0.allowed);
-    assert_eq!(quota.give_back(&held, afters[1], later, 1), None, "somebody is behind");
-    let next = quota.give_back(&held, afters[2], later, 1).expect("the last place");
-    held.apply(next);
-    assert!(quota.check(&held, later, 1).0.allowed);
+    assert!(!quota.check(&held, later, 1).allowed);
+    let leave = |held: &Held, after| {
+        let Held::State(state) = *held else { panic!() };
+        quota.give_back(state, after, later, 1)
+    };
+    assert_eq!(leave(&held, afters[1]), None, "somebody is behind");
+    held = Held::State(leave(&held, afters[2]).expect("the last place"));
+    assert!(quota.check(&held, later, 1).allowed);
     // Now the one before is the last.
-    assert!(quota.give_back(&held, afters[1], later, 1).is_some());
+    assert!(leave(&held, afters[1]).is_some());
 }
 
 #[test]
@@ -251,19 +250,22 @@ fn what_is_in_flight_is_given_back_once() {
     let quota = Quota::concurrency(2).unwrap();
     let mut held = Held::default();
     for allowed in [true, true, false] {
-        let (verdict, next) = quota.check(&held, START, 1);
+        let verdict = quota.check(&held, START, 1);
         assert_eq!(verdict.allowed, allowed);
         if allowed {
-            held.apply(next);
+            quota.take(&mut held, &verdict);
         }
     }
+    let mut state = Seen::from(&held).as_state(Kind::Concurrency);
     for used in [1, 0, 0] {
-        held.apply(quota.give_back(&held, State::default(), START, 1).expect("a place"));
-        assert_eq!(held.as_state(Kind::Concurrency).used, used);
+        state = quota.give_back(state, State::default(), START, 1).expect("a place");
+        assert_eq!(state.used, used);
     }
     let bucket = Quota::token_bucket(Rate { count: 5, window: SECOND }, None).unwrap();
-    held.apply(bucket.check(&held, START, 3).1);
-    assert_eq!(quota.give_back(&held, State::default(), START, 1), None, "not in flight any more");
+    let verdict = bucket.check(&held, START, 3);
+    bucket.take(&mut held, &verdict);
+    let state = Seen::from(&held).as_state(Kind::Bucket);
+    assert_eq!(quota.give_back(state, State::default(), START, 1), None, "not in flight any more");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Exchange {
             line.text("limit", &self.limits()[said.limit].name);
         }
         if let Some(said) = self.judgement.speaker(self.limits()) {
-            line.number("remaining", said.verdict.remaining);
+            line.number("remaining", said.verdict.remaining().into());
         }
         if let Some(refusal) = refusal {
             line.text("error", &refusal.to_string());

@@ -9,7 +9,7 @@ use crate::config::model::{Attribute, Layer};
 use crate::gateway::Gateway;
 use crate::limit::Verdict;
 use crate::snapshot::Limit;
-use crate::store::{Charge, Decision, Hold, Part, Subject};
+use crate::store::{self, Charge, Hold, Part, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -42,17 +42,17 @@ pub struct Judgement {
 #[derive(Debug)]
 #[must_use]
 pub struct Admission {
-    holds: SmallVec<[Hold; 1]>,
+    holds: Vec<Hold>,
     gateway: Option<Arc<Gateway>>,
 }
 
 impl Admission {
     /// Nothing is held.
     fn free() -> Self {
-        Self { holds: SmallVec::new(), gateway: None }
+        Self { holds: Vec::new(), gateway: None }
     }
 
-    fn new(holds: SmallVec<[Hold; 1]>, gateway: &Arc<Gateway>) -> Self {
+    fn new(holds: Vec<Hold>, gateway: &Arc<Gateway>) -> Self {
         // The usual request holds nothing, and costs nothing here.
         let gateway = (!holds.is_empty()).then(|| Arc::clone(gateway));
         Self { holds, gateway }
@@ -106,37 +106,34 @@ pub(super) async fn judge(
         return (Judgement::default(), Ok(Admission::free()));
     }
     let (parts, claims) = claims(exchange, caller, headers);
-    let charges: SmallVec<[Charge<'_>; 4]> = claims
+    let mut charges: SmallVec<[Charge<'_>; 4]> = claims
         .iter()
         .map(|claim| {
             let limit = &limits[claim.limit];
-            Charge {
-                limit: limit.id,
-                quota: limit.quota(claim.quota),
-                subject: Subject(&parts[claim.parts.clone()]),
-                cost: limit.cost,
-                shadow: limit.shadow,
-            }
+            let subject = Subject(&parts[claim.parts.clone()]);
+            let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
+            (charge.cost, charge.shadow) = (limit.cost, limit.shadow);
+            charge
         })
         .collect();
     let gateway = &exchange.worker.gateway;
-    let mut decision = match gateway.store.charge_all(&charges, exchange.started).await {
+    let decision = match gateway.store.charge_all(&mut charges, exchange.started).await {
         Ok(decision) => decision,
         Err(never) => match never {},
     };
-    let said = |(claim, verdict): (&Claim, &Verdict)| Said {
+    let said = |(claim, charge): (&Claim, &Charge<'_>)| Said {
         limit: claim.limit,
         quota: claim.quota,
-        verdict: *verdict,
+        verdict: charge.verdict,
     };
-    let said = claims.iter().zip(&decision.verdicts).map(said).collect();
+    let said = claims.iter().zip(&charges).map(said).collect();
     let judgement = Judgement { said, rejected_by: decision.rejected_by };
     judgement.count(limits);
     if judgement.rejected_by.is_some() {
         punish(exchange, &judgement, &charges).await;
     }
-    let admission = Admission::new(std::mem::take(&mut decision.holds), gateway);
-    let ruling = rule(&judgement, &decision, &charges, limits, admission).await;
+    let admission = Admission::new(decision.holds, gateway);
+    let ruling = rule(&judgement, &charges, limits, admission).await;
     (judgement, ruling)
 }
 
@@ -149,8 +146,8 @@ async fn punish(exchange: &Exchange, judgement: &Judgement, charges: &[Charge<'_
         let Some(penalty) = limit.penalty.as_ref().filter(|_| !said.verdict.allowed) else {
             continue;
         };
-        let reject = Charge { limit: penalty.id, quota: &penalty.tolerated, cost: 1, ..*charge };
-        let Ok(decision) = gateway.store.charge_all(&[reject], now).await;
+        let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
+        let Ok(decision) = gateway.store.charge_all(&mut [reject], now).await;
         if let (Some(_), [part]) = (decision.rejected_by, charge.subject.0)
             && gateway.bans.add(*part, &limit.name, now + penalty.lasts, now)
         {
@@ -162,15 +159,14 @@ async fn punish(exchange: &Exchange, judgement: &Judgement, charges: &[Charge<'_
 /// What the decision means for the request.
 async fn rule(
     judgement: &Judgement,
-    decision: &Decision,
     charges: &[Charge<'_>],
     limits: &[Arc<Limit>],
     mut admission: Admission,
 ) -> Result<Admission, Refusal> {
-    let retry_after = decision.retry_after(charges);
+    let retry_after = store::retry_after(charges);
     match judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer) {
         None => {
-            admission.turn(decision.delay(charges)).await;
+            admission.turn(store::delay(charges)).await;
             Ok(admission)
         }
         Some(Layer::Global) => Err(Refusal::SystemLimited { retry_after }),

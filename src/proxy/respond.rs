@@ -105,15 +105,15 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
     let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
-        let now = exchange.worker.gateway.clock.wall(exchange.started);
         let quota = limits[said.limit].quota(said.quota);
-        told::x_ratelimit(headers, quota, &said.verdict, now);
+        told::x_ratelimit(headers, quota, &said.verdict, &exchange.worker.gateway.clock);
     }
     if ietf {
         let shown = judgement.said.iter().filter_map(|said| {
             let limit = &limits[said.limit];
             let shown = !limit.shadow && limit.layer != Layer::Global;
-            shown.then(|| (limit.name.as_str(), limit.policy(said.quota), &said.verdict))
+            let (policy, quota) = (limit.policy(said.quota), limit.quota(said.quota));
+            shown.then(|| (limit.name.as_str(), policy, quota, &said.verdict))
         });
         told::ietf(headers, shown);
     }
