@@ -2,7 +2,7 @@
 //!
 //! A limit's `penalty` counts a caller's rejects (in the store, as any limit counts); beyond its
 //! number the caller is banned from everything, whichever route they ask for. Bans live as long as
-//! the process and survive reloads. As long as there are none, looking for one is one load.
+//! the process and survive reloads; a `snapshot` of the store keeps them over a restart. As long as there are none, looking for one is one load.
 
 use crate::clock::Micros;
 use crate::store::Part;
@@ -56,6 +56,13 @@ impl Bans {
         }
         self.count.store(bans.len(), Ordering::Relaxed);
         fresh
+    }
+
+    /// Bans whoever was banned before a restart.
+    pub fn restore(&self, ban: Ban) {
+        let mut bans = self.bans.lock();
+        bans.insert(ban.caller.clone(), ban);
+        self.count.store(bans.len(), Ordering::Relaxed);
     }
 
     /// Lifts a caller's ban; says whether there was one.

@@ -116,7 +116,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let mut fields = Fields::of(node, "gateway.yaml", cx)?;
     let listen = fields.required("listen", cx).map(|edge::Listen(addresses)| addresses);
     let admin = fields.optional("admin", cx);
-    let edge::Store { max_keys } = fields.optional("store", cx).unwrap_or_default();
+    let edge::Store { max_keys, saved } = fields.optional("store", cx).unwrap_or_default();
     let callers = Callers::read(&mut fields, cx);
     let mut names = Names::default();
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
@@ -137,6 +137,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         listen: listen?,
         admin,
         max_keys,
+        saved,
         identity,
         plans,
         default_plan,

@@ -2,15 +2,17 @@
 //! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
 
 use crate::bans::Bans;
-use crate::clock::{Clock, SECOND};
+use crate::clock::{Clock, Micros, SECOND};
 use crate::config::Config;
 use crate::lines::Lines;
 use crate::metrics::{Metrics, Readings};
+use crate::saved;
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Store};
 use arc_swap::ArcSwap;
 use rustix::process::{Resource, getrlimit};
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,7 +42,8 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway that runs on `config`.
     pub fn new(config: Config, clock: Clock, workers: usize, log: Box<dyn Write + Send>) -> Self {
-        let store = Store::Memory(Memory::new(config.max_keys));
+        let (memory, bans) = remembered(&config, clock.now());
+        let store = Store::Memory(memory);
         let metrics = Metrics::new(workers);
         let lasting = Lasting { store: &store, metrics: &metrics, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
@@ -49,7 +52,6 @@ impl Gateway {
         let snapshot = ArcSwap::from_pointee(snapshot);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let draining = AtomicBool::new(false);
-        let bans = Bans::default();
         let gateway =
             Self { snapshot, store, clock, metrics, bans, access_log, draining, descriptors };
         let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
@@ -98,6 +100,15 @@ impl Gateway {
         self.bans.sweep(self.clock.now());
     }
 
+    /// Writes what a restart must not forgive, if a file is configured for it. It may take a while.
+    pub fn save(&self) -> io::Result<()> {
+        let snapshot = self.snapshot.load();
+        let (Some(saved), Store::Memory(memory)) = (&snapshot.saved, &self.store) else {
+            return Ok(());
+        };
+        saved::write(&saved.path, memory, &self.bans, self.clock.now())
+    }
+
     /// Numbers for the metrics page.
     pub fn readings(&self) -> Readings {
         let snapshot = self.snapshot.load();
@@ -108,4 +119,22 @@ impl Gateway {
             bans: self.bans.list(self.clock.now()).len(),
         }
     }
+}
+
+/// What was used and who was banned before a restart, as far as it was saved. A file that cannot be
+/// read is said and not used: a gateway that does not start would be worse.
+fn remembered(config: &Config, now: Micros) -> (Memory, Bans) {
+    let path = config.saved.as_ref().map(|saved| saved.path.as_path());
+    match path.map(|path| saved::read(path, config.max_keys, now)) {
+        None | Some(Ok(None)) => (),
+        Some(Ok(Some((memory, bans)))) => {
+            tracing::info!("{} counters go on from before the restart", memory.keys());
+            return (memory, bans);
+        }
+        Some(Err(error)) => {
+            let path = path.unwrap_or(Path::new("")).display();
+            tracing::error!("{path} is not used, counters begin anew: {error}");
+        }
+    }
+    (Memory::new(config.max_keys), Bans::default())
 }

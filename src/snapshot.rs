@@ -8,7 +8,8 @@ mod router;
 
 use crate::clock::{Micros, micros};
 use crate::config::model::{
-    self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Server,
+    self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Saved,
+    Server,
 };
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
@@ -49,6 +50,8 @@ pub struct Snapshot {
     pub server: Server,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
+    /// Where counters survive a restart.
+    pub saved: Option<Saved>,
 }
 
 /// A route, ready to be used.
@@ -210,6 +213,7 @@ impl Snapshot {
             upstreams,
             headers: config.headers,
             server: config.server,
+            saved: config.saved,
             access_log: config.access_log,
         }
     }

@@ -22,5 +22,6 @@ mod forwarding;
 mod guards;
 mod limits;
 mod reload;
+mod restart;
 mod routes;
 mod stopping;

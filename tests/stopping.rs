@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 pub struct Process {
     pub child: Child,
     pub address: SocketAddr,
-    pub folder: tempfile::TempDir,
+    /// What it said until it listened.
+    pub said: Vec<String>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Process {
@@ -21,8 +23,17 @@ impl Process {
     /// `rest` gets what comes on stderr after the gateway has said where it listens.
     pub fn with_stderr(yaml: &str, rest: impl FnOnce(Lines<BufReader<ChildStderr>>)) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let yaml = format!("listen: 127.0.0.1:0\n{yaml}");
+        std::fs::write(folder.path().join("gateway.yaml"), yaml).unwrap();
+        Self::start_in(folder, rest)
+    }
+
+    /// With the files that are there.
+    pub fn start_in(
+        folder: tempfile::TempDir,
+        rest: impl FnOnce(Lines<BufReader<ChildStderr>>),
+    ) -> Self {
         let path = folder.path().join("gateway.yaml");
-        std::fs::write(&path, format!("listen: 127.0.0.1:0\n{yaml}")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
             .args(["run", "-c"])
             .arg(&path)
@@ -31,15 +42,30 @@ impl Process {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = Vec::new();
         let address = lines
             .by_ref()
             .map(|line| line.unwrap())
             .find_map(|line| {
-                line.split_once("listening on ").map(|(_, address)| address.parse().unwrap())
+                let listening = line.split_once("listening on ");
+                let address = listening.map(|(_, address)| address.parse().unwrap());
+                said.push(line);
+                address
             })
             .expect("it says where it listens");
         rest(lines);
-        Self { child, address, folder }
+        Self { child, address, said, folder: Some(folder) }
+    }
+
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.as_ref().unwrap().path()
+    }
+
+    /// Ends it by a signal, and returns its files.
+    pub fn end(mut self, signal: &str) -> tempfile::TempDir {
+        self.signal(signal);
+        self.child.wait().unwrap();
+        self.folder.take().unwrap()
     }
 
     pub fn signal(&self, name: &str) {
@@ -112,7 +138,7 @@ fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
 fn a_stderr_that_nobody_reads_harms_nobody() {
     let backend = Backend::start();
     let mut process = Process::with_stderr(&open(&backend), drop);
-    let path = process.folder.path().join("gateway.yaml");
+    let path = process.folder().join("gateway.yaml");
     let good = std::fs::read_to_string(&path).unwrap();
     let status = |path: &str| Connection::open(process.address).get(path).status;
     for round in 0..3 {
@@ -149,7 +175,7 @@ fn sighup_reloads() {
     let process = Process::start(&open(&backend));
     let status = |path: &str| Connection::open(process.address).get(path).status;
     assert_eq!(status("/x"), 200);
-    let path = process.folder.path().join("gateway.yaml");
+    let path = process.folder().join("gateway.yaml");
     let text = std::fs::read_to_string(&path).unwrap().replace("path: /\n", "path: /only\n");
     std::fs::write(&path, text).unwrap();
     process.signal("-HUP");

@@ -2,7 +2,7 @@
 //! the store.
 
 use super::grammar;
-use super::model::{AccessLog, Admin, Headers, Server};
+use super::model::{AccessLog, Admin, Headers, Saved, Server};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
@@ -87,11 +87,12 @@ impl Read for Admin {
 /// `store`: where counters live.
 pub(super) struct Store {
     pub(super) max_keys: usize,
+    pub(super) saved: Option<Saved>,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { max_keys: 1_000_000 }
+        Self { max_keys: 1_000_000, saved: None }
     }
 }
 
@@ -118,13 +119,40 @@ impl Read for Store {
                     cx.error(node, "at least 1000 keys");
                 }
             }
-            fields.later(&["snapshot"]);
+            store.saved = saved(&mut fields, cx);
             fields.finish(cx);
         }
         fields.later(&["redis", "on_failure", "local_share"]);
         fields.finish(cx);
         Some(store)
     }
+}
+
+/// Where counters survive a restart.
+fn saved(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Saved> {
+    let (snapshot, every) = (fields.get("snapshot"), fields.get("snapshot_every"));
+    let Some(snapshot) = snapshot else {
+        if let Some(node) = every {
+            cx.error(node, "without a 'snapshot' there is nothing to write");
+        }
+        return None;
+    };
+    let path = text(snapshot, cx, "a file")?;
+    if path.is_empty() || path.ends_with('/') {
+        cx.error(snapshot, "a snapshot is written to a file, this names none");
+        return None;
+    }
+    let every = match every {
+        None => Duration::from_secs(30),
+        Some(node) => {
+            let every = Duration::read(node, cx)?;
+            if every < Duration::from_secs(1) {
+                cx.error(node, "at least 1s");
+            }
+            every
+        }
+    };
+    Some(Saved { path: cx.resolve(path), every })
 }
 
 impl Default for Headers {

@@ -11,6 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// `store.memory.snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The file.
+    pub path: PathBuf,
+    /// How often it is written; it is when the gateway stops, too.
+    pub every: Duration,
+}
+
 /// The whole file.
 #[derive(Debug)]
 pub struct Config {
@@ -20,6 +29,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// The memory store's cap.
     pub max_keys: usize,
+    /// Where its counters survive a restart.
+    pub saved: Option<Saved>,
     /// Who callers are.
     pub identity: Identity,
     /// Plans in the order of the file; limits refer to them by index.

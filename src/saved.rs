@@ -1,0 +1,248 @@
+//! What a restart must not forgive, in a file: the memory store's counters, and bans.
+//!
+//! ```text
+//! "sluice counters 1\n" · counters (store/memory/saved.rs) · bans · SHA-256 of all before it
+//! ```
+//!
+//! The file is written beside the old one and then takes its place, so there is always a whole one.
+//! It holds the secret that callers' keys are hashed with, so nobody else may read it.
+
+use crate::bans::{Ban, Bans};
+use crate::clock::Micros;
+use crate::digest::sha256;
+use crate::store::Memory;
+use aws_lc_rs::digest::{Context, SHA256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const MAGIC: &[u8] = b"sluice counters 1\n";
+const SUM: usize = 32;
+
+/// Why a file cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Damaged(pub(crate) &'static str);
+
+/// Why nothing came of reading.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not what was written.
+    #[error("it is damaged: {0}")]
+    Damaged(#[from] Damaged),
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Writes the counters and bans.
+pub fn write(path: &Path, store: &Memory, bans: &Bans, now: Micros) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        fs::create_dir_all(folder)?;
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    let mut out = Summing { out: BufWriter::new(file), sum: Context::new(&SHA256) };
+    out.write_all(MAGIC)?;
+    store.save(now, &mut out)?;
+    out.write_all(&encode(&bans.list(now)))?;
+    let Summing { mut out, sum } = out;
+    out.write_all(sum.finish().as_ref())?;
+    out.into_inner()?.sync_all()?;
+    fs::rename(&beside, path)?;
+    // The new name is to survive a power cut as well.
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Reads them back. `None`: there is no such file yet.
+pub fn read(
+    path: &Path,
+    max_keys: usize,
+    now: Micros,
+) -> Result<Option<(Memory, Bans)>, ReadError> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes?,
+    };
+    Ok(Some(decode(&bytes, max_keys, now)?))
+}
+
+fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), Damaged> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(Damaged("it does not begin as such a file does"));
+    }
+    let (content, sum) = bytes.split_at(bytes.len().saturating_sub(SUM).max(MAGIC.len()));
+    if sha256(content) != sum {
+        return Err(Damaged("its checksum is wrong"));
+    }
+    let mut from = Reader(&content[MAGIC.len()..]);
+    let memory = Memory::load(max_keys, now, &mut from)?;
+    let bans = Bans::default();
+    for _ in 0..from.u32()? {
+        let (caller, limit) = (from.text()?.to_owned(), from.text()?.to_owned());
+        bans.restore(Ban { caller, limit, until: from.u64()? });
+    }
+    if !from.0.is_empty() {
+        return Err(Damaged("it goes on where it should end"));
+    }
+    Ok((memory, bans))
+}
+
+fn encode(bans: &[Ban]) -> Vec<u8> {
+    let mut bytes = (bans.len() as u32).to_le_bytes().to_vec();
+    for Ban { caller, limit, until } in bans {
+        put_text(&mut bytes, caller);
+        put_text(&mut bytes, limit);
+        bytes.extend(until.to_le_bytes());
+    }
+    bytes
+}
+
+pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u32).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+/// Sums up what it passes on.
+struct Summing<W> {
+    out: W,
+    sum: Context,
+}
+
+impl<W: Write> Write for Summing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Bytes that are yet to be read.
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Damaged> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Damaged("it is cut short"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Damaged> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Damaged> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Damaged> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str, Damaged> {
+        let length = self.u32()? as usize;
+        str::from_utf8(self.take(length)?).map_err(|_| Damaged("a name in it is no text"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+    use crate::limit::{Quota, Rate};
+    use crate::store::{Charge, LimitId, Part, Subject};
+
+    const NOW: Micros = 1_700_000_000 * SECOND;
+
+    fn quotas() -> [(&'static str, Quota); 5] {
+        let rate = Rate { count: 3, window: 3600 * SECOND };
+        [
+            ("bucket", Quota::token_bucket(rate, None).unwrap()),
+            ("fixed", Quota::fixed_window(rate).unwrap()),
+            ("sliding", Quota::sliding_window(rate).unwrap()),
+            ("log", Quota::sliding_log(rate).unwrap()),
+            ("in flight", Quota::concurrency(3).unwrap()),
+        ]
+    }
+
+    /// One request of every caller to every limit; how many remain to each.
+    fn ask(store: &Memory, now: Micros) -> Vec<u32> {
+        let limits: Vec<(LimitId, Quota)> =
+            quotas().map(|(name, quota)| (store.limit_id(name), quota)).into();
+        let mut remaining = Vec::new();
+        for n in 0..100_u32 {
+            let parts = [Part::Ip(std::net::Ipv4Addr::from(n).into())];
+            for (id, quota) in &limits {
+                let mut charges = [Charge::new(*id, quota, Subject(&parts))];
+                store.charge_all(&mut charges, now);
+                remaining.push(charges[0].verdict.remaining());
+            }
+        }
+        remaining
+    }
+
+    fn saved(store: &Memory, bans: &Bans) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state/limits.bin");
+        write(&path, store, bans, NOW).unwrap();
+        fs::read(&path).unwrap()
+    }
+
+    #[test]
+    fn what_was_used_and_who_is_banned_comes_back() {
+        let (store, bans) = (Memory::new(1000), Bans::default());
+        ask(&store, NOW);
+        bans.add(Part::User("mallory"), "bucket", NOW + SECOND, NOW);
+        let (again, banned) = decode(&saved(&store, &bans), 1000, NOW).unwrap();
+        // What was in flight is not.
+        assert_eq!(again.keys(), 400);
+        assert_eq!(ask(&again, NOW), [1, 1, 1, 1, 2].repeat(100));
+        assert_eq!(banned.list(NOW), bans.list(NOW));
+        assert_eq!(again.limit_id("another"), Memory::limit_id(&store, "another"), "numbers go on");
+    }
+
+    #[test]
+    fn a_clock_that_went_back_holds_nobody_longer() {
+        let store = Memory::new(1000);
+        ask(&store, NOW);
+        let earlier = NOW - 10 * 86_400 * SECOND;
+        let (again, _) = decode(&saved(&store, &Bans::default()), 1000, earlier).unwrap();
+        let two_windows = 2 * 3600 * SECOND;
+        assert_eq!(ask(&again, earlier + two_windows), [2].repeat(500));
+    }
+
+    #[test]
+    fn a_damaged_file_is_noticed_wherever_it_is() {
+        let store = Memory::new(1000);
+        ask(&store, NOW);
+        let bytes = saved(&store, &Bans::default());
+        assert!(decode(&bytes, 1000, NOW).is_ok());
+        for at in (0..bytes.len()).step_by(97) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            assert!(decode(&damaged, 1000, NOW).is_err(), "byte {at}");
+            assert!(decode(&bytes[..at], 1000, NOW).is_err(), "cut at {at}");
+        }
+        // Even with a checksum that is right, what does not fit together is refused.
+        for at in (MAGIC.len()..bytes.len() - SUM).step_by(89) {
+            let cut = &bytes[..at];
+            let whole = [cut, &sha256(cut)].concat();
+            assert!(decode(&whole, 1000, NOW).is_err(), "cut at {at}");
+        }
+    }
+}
