@@ -40,6 +40,7 @@ pub mod config;
 pub mod deadline;
 pub mod digest;
 pub mod gateway;
+pub mod json_path;
 pub mod layer;
 pub mod limit;
 pub mod lines;

@@ -66,6 +66,8 @@ pub struct LimitMetrics {
     pub exempt: Counter,
     /// Requests of callers who are banned for ignoring this limit.
     pub banned: Counter,
+    /// Answers that did not tell what the request cost.
+    pub unsettled: Counter,
 }
 
 /// Gauges of one worker, on cache lines of their own.
@@ -239,6 +241,15 @@ impl Metrics {
                 let labels = [("limit", name.as_str()), ("verdict", verdict)];
                 page.counter("sluice_limit_decisions", &labels, count.value());
             }
+        }
+        page.family(
+            "sluice_limit_unsettled",
+            "counter",
+            "Answers that did not tell their cost: what was reserved stays charged.",
+        );
+        for (name, limit) in self.limits.lock().iter() {
+            let labels = [("limit", name.as_str())];
+            page.counter("sluice_limit_unsettled", &labels, limit.unsettled.value());
         }
         page.family(
             "sluice_refused",

@@ -14,6 +14,7 @@ pub mod judge;
 pub mod refusal;
 pub mod relay;
 pub mod respond;
+mod settle;
 
 use crate::worker::Worker;
 use accept::Peer;
@@ -58,7 +59,8 @@ async fn pass(
     early_denial::identity(exchange)?;
     let (judgement, ruling) = judge::judge(exchange, head.headers()).await;
     exchange.judgement = judgement;
-    exchange.admission = Some(ruling?);
+    let (admission, settlement) = ruling?;
+    (exchange.admission, exchange.settlement) = (Some(admission), settlement);
     arrived?;
     let (route, destination) = exchange.found()?;
     let request = forward::prepare(exchange, route, destination, request)?;

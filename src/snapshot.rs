@@ -8,8 +8,8 @@ mod router;
 
 use crate::clock::{Micros, micros};
 use crate::config::model::{
-    self, AccessLog, Attribute, Config, Exempt, Headers, Identity, Layer, Quotas, Require, Saved,
-    Server,
+    self, AccessLog, Attribute, Config, Cost, Exempt, Headers, Identity, Layer, Quotas, Require,
+    Saved, Server,
 };
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
@@ -96,7 +96,7 @@ pub struct Limit {
     /// `RateLimit-Policy`'s item for each quota.
     policies: Box<[String]>,
     /// Tokens a request takes.
-    pub cost: u32,
+    pub cost: Cost,
     /// Counts and reports, but never rejects.
     pub shadow: bool,
     /// Its counters.
@@ -131,7 +131,7 @@ impl Limit {
             policies: quotas.iter().map(|quota| told::policy(&limit.name, quota)).collect(),
             quotas,
             by_plan,
-            cost: limit.cost,
+            cost: limit.cost.clone(),
             shadow: limit.shadow,
             metrics: metrics.limit(&limit.name),
             penalty: limit.penalty.as_ref().map(|penalty| Penalty {

@@ -119,8 +119,9 @@ impl Store {
         }
     }
 
-    /// Counts a request by what it came to, rather than by what was reserved for it.
-    pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) {
+    /// Counts a request by what it came to, rather than by what was reserved for it. Says what the
+    /// limit holds then, unless that makes no difference any more.
+    pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
         match self {
             Self::Memory(memory) => memory.settle(hold, actual, now),
         }

@@ -18,6 +18,7 @@ mod algorithms;
 mod ambiguity;
 mod callers;
 mod checking;
+mod costs;
 mod forwarding;
 mod guards;
 mod limits;

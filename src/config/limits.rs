@@ -1,5 +1,6 @@
 //! Limits, at the top level and on routes.
 
+mod costs;
 mod quotas;
 
 use super::callers::Callers;
@@ -58,7 +59,7 @@ fn limit(
         }
     };
     let unless = fields.get("unless").and_then(|node| unless(node, callers, cx));
-    let cost = cost(&mut fields, cx);
+    let cost = costs::read(&mut fields, cx);
     let shadow = fields
         .get("mode")
         .and_then(|node| one_of(node, cx, "a mode", &[("enforce", false), ("shadow", true)]));
@@ -77,24 +78,19 @@ fn limit(
     let (Some(cost), Some(quotas), Some(name), Some(by)) = (cost, quotas, name, by) else {
         return Vec::new();
     };
-    quotas::affordable(&quotas, &cost, callers, cx);
+    quotas::affordable(&quotas, &cost.cost, &cost.node, callers, cx);
     let limit = Limit {
         name,
         by,
         unless: unless.unwrap_or_default(),
         quotas,
-        cost: cost.value,
+        cost: cost.cost.clone(),
         shadow: shadow.unwrap_or(false),
         penalty,
     };
     // A candidate is a shadow of the limit with other numbers and counters of its own.
     let candidate = candidate.and_then(|(quotas, node)| {
-        quotas::affordable(
-            &quotas,
-            &Located { value: cost.value, node: node.clone() },
-            callers,
-            cx,
-        );
+        quotas::affordable(&quotas, &cost.cost, node, callers, cx);
         let name = names.take(None, Some(format!("{}/candidate", limit.name)), node, cx)?;
         Some(Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() })
     });
@@ -239,22 +235,5 @@ impl Read for Attribute {
                 }
             },
         })
-    }
-}
-
-fn cost(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Located<u32>> {
-    match fields.get("cost") {
-        None => Some(Located { value: 1, node: fields.node().clone() }),
-        Some(node) if matches!(node.kind, Kind::Map(_)) => {
-            cx.error(node, "a cost that the response decides is not supported yet");
-            None
-        }
-        Some(node) => {
-            let cost = Located::<u32>::read(node, cx)?;
-            if cost.value == 0 {
-                cx.error(node, "a cost of 0 would limit nothing");
-            }
-            Some(cost)
-        }
     }
 }

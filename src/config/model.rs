@@ -1,6 +1,7 @@
 //! What a valid `gateway.yaml` says, as types. Knows nothing of the runtime; nothing in here can
 //! still turn out to be wrong.
 
+use crate::json_path::JsonPath;
 use crate::limit::{Period, Quota, Rate};
 use crate::token::Verifier;
 use http::{HeaderName, HeaderValue, Method};
@@ -182,11 +183,53 @@ pub struct Limit {
     /// How much it allows.
     pub quotas: Quotas,
     /// Tokens a request takes.
-    pub cost: u32,
+    pub cost: Cost,
     /// Counts and reports, but never rejects.
     pub shadow: bool,
     /// What happens to callers who ignore its rejects.
     pub penalty: Option<Penalty>,
+}
+
+/// Tokens a request takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Always so many.
+    Fixed(u32),
+    /// As many as it turns out.
+    Settled {
+        /// What is taken until then.
+        reserve: u32,
+        /// How it turns out.
+        by: Measure,
+    },
+}
+
+impl Cost {
+    /// Whether it is known only later.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled { .. })
+    }
+
+    /// What is taken when a request is admitted.
+    pub fn up_front(&self) -> u32 {
+        match self {
+            Self::Fixed(cost) => *cost,
+            Self::Settled { reserve, .. } => *reserve,
+        }
+    }
+}
+
+/// What tells how much a request has cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// A header of the response.
+    ResponseHeader(HeaderName),
+    /// A number in the response's body.
+    ResponseJson(JsonPath),
+    /// The request's body: so many bytes are a token.
+    RequestBytes(u64),
+    /// The response's body: so many bytes are a token.
+    ResponseBytes(u64),
 }
 
 /// A ban for callers who ignore rejects.

@@ -157,6 +157,66 @@ proptest! {
     }
 
     #[test]
+    fn settled_costs_count_as_if_they_had_been_known(
+        (which, count, window) in (0..3_u8, 1..40_u32, prop_oneof![Just(SECOND), 1..7_777_777_u64]),
+        steps in prop::collection::vec((0..4_u64, 0..3_000_000_u64, 0..9_u32, 0..60_u32), 1..60),
+    ) {
+        let rate = Rate { count, window };
+        let (n, w) = (u128::from(count), u128::from(window));
+        let quota = match which {
+            0 => Quota::token_bucket(rate, None),
+            1 => Quota::fixed_window(rate),
+            _ => Quota::sliding_window(rate),
+        }.unwrap();
+        let mut held = Held::default();
+        let (mut admitted, mut open) = (Vec::<(Micros, u32)>::new(), Vec::new());
+        // What a bucket has used, in W-ths of a token, and when.
+        let (mut used, mut at, mut now) = (0_u128, START, START);
+        for (pace, jitter, reserve, actual) in steps {
+            now += match pace { 0 => 0, 1 => window / u64::from(count), 2 => window, _ => jitter };
+            used = used.saturating_sub(u128::from(now - at) * n);
+            at = now;
+            if reserve == 0 && !open.is_empty() {
+                let (index, reserved, after): (usize, u32, State) =
+                    open.swap_remove(jitter as usize % open.len());
+                used = (used + u128::from(actual) * w).saturating_sub(u128::from(reserved) * w);
+                admitted[index].1 = actual;
+                let state = Seen::from(&held).as_state(quota.kind());
+                if let Some(next) = quota.settle(Some(state), after, now, reserved, actual) {
+                    held = Held::State(next);
+                }
+            } else {
+                let reserve = reserve.max(1);
+                let before = quota.peek(&held, now, 1).unused;
+                let expected = match which {
+                    0 => (n * w).saturating_sub(used) / w,
+                    1 => n.saturating_sub(sum(&admitted, |at| at / window == now / window)),
+                    _ => {
+                        let current = sum(&admitted, |at| at / window == now / window);
+                        let previous = sum(&admitted, |at| at / window + 1 == now / window);
+                        let left = w - u128::from(now % window);
+                        n.saturating_sub(current).saturating_sub((previous * left).div_ceil(w))
+                    }
+                };
+                prop_assert_eq!(u128::from(before), expected, "{:?}", quota);
+                let verdict = quota.ask(&mut held, now, reserve);
+                prop_assert_eq!(verdict.allowed, u128::from(reserve) <= expected);
+                if verdict.allowed {
+                    open.push((admitted.len(), reserve, verdict.state().expect("numbers")));
+                    admitted.push((now, reserve));
+                    used += u128::from(reserve) * w;
+                } else {
+                    let later = now + verdict.retry_after();
+                    if reserve <= quota.capacity() {
+                        prop_assert!(quota.check(&held, later, reserve).allowed);
+                        prop_assert!(!quota.check(&held, later - 1, reserve).allowed);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn time_that_goes_backwards_forgives_nothing(case in cases(), back in 0..100 * SECOND) {
         let Case { quota, .. } = &case;
         let mut held = Held::default();

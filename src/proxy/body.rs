@@ -1,6 +1,7 @@
 //! The response's body as it passes: nothing is held whole, and the backend waits for the caller.
 
 use super::exchange::Exchange;
+use super::settle::End;
 use crate::deadline::Deadlines;
 use crate::upstream::InFlight;
 use crate::upstream::connect::Connection;
@@ -92,6 +93,7 @@ impl Relayed {
     /// The body came to its end in good order.
     fn end(&mut self) {
         self.whole = true;
+        self.exchange.settle(End::Over);
         let Some(Lease { connection, pool, reusable, .. }) = self.lease.take() else { return };
         drop(connection.take_guard());
         if reusable {
@@ -102,6 +104,7 @@ impl Relayed {
 
 impl Drop for Relayed {
     fn drop(&mut self) {
+        self.exchange.settle(End::Over);
         self.exchange.finish(self.bytes, self.whole);
     }
 }
@@ -123,10 +126,16 @@ impl HttpBody for Body {
             None => true,
             Some(Err(_)) => {
                 body.lease = None;
+                body.exchange.settle(End::Failed);
                 false
             }
             Some(Ok(frame)) => {
-                body.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if let Some(data) = frame.data_ref() {
+                    body.bytes += data.len() as u64;
+                    if let Some(settlement) = &mut body.exchange.settlement {
+                        settlement.data(data);
+                    }
+                }
                 frame.is_trailers() || body.incoming.is_end_stream()
             }
         };

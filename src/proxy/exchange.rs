@@ -6,6 +6,7 @@ use super::destination::Destination;
 use super::identify::Caller;
 use super::judge::{Admission, Judgement};
 use super::refusal::Refusal;
+use super::settle::{End, Settlement};
 use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::snapshot::{Found, Limit, Route, Snapshot};
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     pub(super) caller: Option<Caller>,
     pub(super) judgement: Judgement,
     pub(super) admission: Option<Admission>,
+    /// What is to be settled before the last byte of the answer.
+    pub(super) settlement: Option<Box<Settlement>>,
     pub(super) endpoint: Option<Arc<Endpoint>>,
     /// Speaks gRPC, and is to be refused in its terms.
     pub(super) grpc: bool,
@@ -54,6 +57,7 @@ impl Exchange {
             caller: None,
             judgement: Judgement::default(),
             admission: None,
+            settlement: None,
             endpoint: None,
             grpc: is_grpc(request.headers()),
             method: request.method().clone(),
@@ -136,6 +140,13 @@ impl Exchange {
             line.text("error", &refusal.to_string());
         }
         line
+    }
+
+    /// Settles what is still owed.
+    pub(super) fn settle(&mut self, end: End) {
+        if let Some(settlement) = self.settlement.take() {
+            settlement.end(end);
+        }
     }
 
     /// The last byte is out, or will never be: writes the log's line. Only the first call counts.

@@ -9,8 +9,8 @@ use crate::config::model::{KeyPlace, UserSource};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::upload::{RequestBody, Upload};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Version};
@@ -88,6 +88,9 @@ pub(super) fn prepare(
     }
     for (name, value) in &route.set_headers {
         head.headers.insert(name, value.clone());
+    }
+    if exchange.settlement.as_ref().is_some_and(|settlement| settlement.reads_the_body()) {
+        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     head.uri = target(destination, route.strip_prefix.as_deref())?;
     head.version = Version::HTTP_11;

@@ -4,6 +4,7 @@
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
+use super::settle::{self, Settlement};
 use crate::clock::{Micros, SECOND};
 use crate::config::model::{Attribute, Layer};
 use crate::gateway::Gateway;
@@ -83,13 +84,16 @@ impl Drop for Admission {
     }
 }
 
+/// What an admitted request holds, and what it has reserved.
+type Admitted = (Admission, Option<Box<Settlement>>);
+
 /// Decides whether the request may pass, and charges it. Where there is no caller, because the
 /// request or its credentials are bad, the limits by address alone are charged, so guessing is
 /// limited too.
 pub(super) async fn judge(
     exchange: &Exchange,
     headers: &HeaderMap,
-) -> (Judgement, Result<Admission, Refusal>) {
+) -> (Judgement, Result<Admitted, Refusal>) {
     let anonymous;
     let caller = match &exchange.caller {
         Some(caller) => caller,
@@ -103,7 +107,7 @@ pub(super) async fn judge(
         for limit in limits {
             limit.metrics.exempt.increment();
         }
-        return (Judgement::default(), Ok(Admission::free()));
+        return (Judgement::default(), Ok((Admission::free(), None)));
     }
     let (parts, claims) = claims(exchange, caller, headers);
     let mut charges: SmallVec<[Charge<'_>; 4]> = claims
@@ -112,12 +116,13 @@ pub(super) async fn judge(
             let limit = &limits[claim.limit];
             let subject = Subject(&parts[claim.parts.clone()]);
             let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
-            (charge.cost, charge.shadow) = (limit.cost, limit.shadow);
+            charge.shadow = limit.shadow;
+            (charge.cost, charge.settles) = settle::reserve(&limit.cost, charge.quota, headers);
             charge
         })
         .collect();
     let gateway = &exchange.worker.gateway;
-    let decision = match gateway.store.charge_all(&mut charges, exchange.started).await {
+    let mut decision = match gateway.store.charge_all(&mut charges, exchange.started).await {
         Ok(decision) => decision,
         Err(never) => match never {},
     };
@@ -132,9 +137,10 @@ pub(super) async fn judge(
     if judgement.rejected_by.is_some() {
         punish(exchange, &judgement, &charges).await;
     }
+    let settlement = Settlement::take(gateway, &mut decision.holds, &judgement.said, limits);
     let admission = Admission::new(decision.holds, gateway);
     let ruling = rule(&judgement, &charges, limits, admission).await;
-    (judgement, ruling)
+    (judgement, ruling.map(|admission| (admission, settlement)))
 }
 
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.

@@ -39,6 +39,9 @@ pub(super) async fn relay(
     exchange.endpoint = Some(Arc::clone(endpoint));
     let in_flight = endpoint.begin();
 
+    if let Some(settlement) = &mut exchange.settlement {
+        settlement.watch(request.body().upload());
+    }
     let guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
     let (connection, response) = send(exchange, upstream, picked, pool, request, guard).await?;

@@ -6,6 +6,7 @@ use super::forward::remove_hop_by_hop;
 use super::judge::retry_after_seconds;
 use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
+use super::settle::End;
 use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
 use crate::snapshot::Snapshot;
@@ -18,8 +19,11 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
     let Answer { response, lease } = answer;
-    exchange.note_answer(response.status(), None);
     let (mut head, incoming) = response.into_parts();
+    if let Some(settlement) = &mut exchange.settlement {
+        settlement.head(head.status, &head.headers, &mut exchange.judgement.said);
+    }
+    exchange.note_answer(head.status, None);
     remove_hop_by_hop(&mut head.headers);
     if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
         && let Some(length) = head.headers.get(CONTENT_LENGTH).cloned()
@@ -39,6 +43,9 @@ pub(super) fn refused(
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
+    if matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout) {
+        exchange.settle(End::NoAnswer);
+    }
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();

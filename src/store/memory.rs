@@ -273,10 +273,11 @@ impl Memory {
     }
 
     /// Counts a request by what it came to, rather than by what was reserved for it.
-    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) {
-        self.amend(hold, now, |quota, state| {
+    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
+        let state = self.amend(hold, now, |quota, state| {
             quota.settle(state, hold.after, now, hold.cost, actual)
-        });
+        })?;
+        Some(hold.quota.peek(Seen::State(state), now, hold.cost))
     }
 
     /// Makes a change to what a request was counted in. Whoever is no longer remembered was whole,
@@ -286,34 +287,30 @@ impl Memory {
         hold: &Hold,
         now: Micros,
         change: impl Fn(&Quota, Option<State>) -> Option<State>,
-    ) {
-        let mut shard = (!hold.overflow).then(|| self.shards[shard_of(hold.key)].lock());
-        if let Some(shard) = &mut shard {
-            let slot = shard.find(hold.key);
-            // A log is not amended: nothing of it is held or reserved.
-            let known = slot.map(|_| shard.numbers(hold.key));
-            let room = slot.is_some() || self.has_room(shard, now);
-            if room {
-                let next = match known {
-                    Some(None) => None,
-                    Some(state) => change(&hold.quota, state),
-                    None => change(&hold.quota, None).filter(|state| state.used > 0),
-                };
-                if let Some(next) = next
-                    && shard.put_state(hold.key, hold.limit, next)
-                {
-                    self.keys.fetch_add(1, Ordering::Relaxed);
-                }
-                return;
+    ) -> Option<State> {
+        if !hold.overflow {
+            let mut shard = self.shards[shard_of(hold.key)].lock();
+            if let Some(slot) = shard.find(hold.key) {
+                let next = change(&hold.quota, Some(shard.state(slot)))?;
+                shard.set(slot, next);
+                return Some(next);
+            }
+            let next = change(&hold.quota, None)?;
+            if next.used == 0 {
+                return Some(next);
+            }
+            if self.has_room(&mut shard, now) {
+                shard.put(None, hold.key, hold.limit, Held::State(next));
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                return Some(next);
             }
         }
         let mut overflow = self.overflow.lock();
-        if let Held::State(state) = overflow.entry(hold.limit).or_default()
-            && let Some(next) = change(&hold.quota, Some(*state))
-        {
-            *state = next;
-        }
+        let Held::State(state) = overflow.entry(hold.limit).or_default() else { return None };
+        let next = change(&hold.quota, Some(state.read_as(hold.quota.kind())))?;
+        *state = next;
         self.overflowing.store(overflow.len(), Ordering::Release);
+        Some(next)
     }
 
     /// A caller who has no entry: with what they begin, or that they are counted with others.

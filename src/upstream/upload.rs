@@ -17,6 +17,8 @@ pub struct RequestBody(Option<(Incoming, Rc<Upload>)>);
 
 /// What is known of a body on its way.
 pub struct Upload {
+    /// Bytes that have passed.
+    passed: Cell<u64>,
     /// Bytes that may still come; beyond them the body is too large.
     left: Cell<u64>,
     too_large: Cell<bool>,
@@ -40,6 +42,7 @@ impl Upload {
     /// At most `limit` bytes, and no trailer that `is_ours`.
     pub fn new(limit: Option<u64>, is_ours: impl Fn(&HeaderName) -> bool + 'static) -> Rc<Self> {
         Rc::new(Self {
+            passed: Cell::new(0),
             left: Cell::new(limit.unwrap_or(u64::MAX)),
             too_large: Cell::new(false),
             failed: Cell::new(false),
@@ -47,6 +50,11 @@ impl Upload {
             clock: Cell::new(None),
             is_ours: Box::new(is_ours),
         })
+    }
+
+    /// How many bytes have passed.
+    pub fn passed(&self) -> u64 {
+        self.passed.get()
     }
 
     /// Whether more came than may.
@@ -130,7 +138,10 @@ impl HttpBody for RequestBody {
         };
         if let Some(data) = frame.data_ref() {
             match upload.left.get().checked_sub(data.len() as u64) {
-                Some(left) => upload.left.set(left),
+                Some(left) => {
+                    upload.left.set(left);
+                    upload.passed.set(upload.passed.get() + data.len() as u64);
+                }
                 None => {
                     upload.too_large.set(true);
                     return Poll::Ready(Some(Err(RequestBodyError::TooLarge)));

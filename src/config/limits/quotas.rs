@@ -3,7 +3,7 @@
 use super::Names;
 use crate::clock::micros;
 use crate::config::callers::Callers;
-use crate::config::model::{Attribute, Plan, Quotas, WrittenRate};
+use crate::config::model::{Attribute, Cost, Plan, Quotas, WrittenRate};
 use crate::config::read::{Context, Fields, Located, Read, one_of, parsed};
 use crate::config::tree::{Kind, Node};
 use crate::limit::{Calendar, Period, Quota, QuotaError};
@@ -225,20 +225,27 @@ fn calendar(
 /// A limit that could never admit a request is a mistake.
 pub(super) fn affordable(
     quotas: &Quotas,
-    cost: &Located<u32>,
+    cost: &Cost,
+    node: &Node,
     callers: &Callers,
     cx: &mut Context<'_>,
 ) {
+    let tokens = cost.up_front();
     let mut check = |quota: &Quota, of: String| {
-        if quota.is_concurrency() && cost.value != 1 {
-            cx.error(&cost.node, "a request in flight is one request in flight");
-        } else if cost.value > quota.capacity() {
+        if cost.is_settled() && !quota.can_settle() {
+            cx.error(
+                node,
+                "a cost that is known later can be settled by a token_bucket, gcra, fixed_window or \
+                 sliding_window",
+            );
+        } else if quota.is_concurrency() && tokens != 1 {
+            cx.error(node, "a request in flight is one request in flight");
+        } else if tokens > quota.capacity() {
             let message = format!(
-                "a request costs {}, but{of} at most {} fit: it could never be admitted",
-                cost.value,
+                "a request costs {tokens}, but{of} at most {} fit: it could never be admitted",
                 quota.capacity()
             );
-            cx.error(&cost.node, message);
+            cx.error(node, message);
         }
     };
     match quotas {

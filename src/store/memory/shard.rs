@@ -57,11 +57,6 @@ impl Shard {
         self.logs.as_mut()?.remove(&key)
     }
 
-    /// Numbers, if the key has some.
-    pub(super) fn numbers(&self, key: u64) -> Option<State> {
-        self.find(key).map(|slot| self.table.state(slot)).filter(|state| state.kind != Kind::Log)
-    }
-
     /// Where a key is that was found in a slot: other keys' coming and going moves slots. It may
     /// even be gone, because it was whole.
     #[inline]
@@ -109,11 +104,6 @@ impl Shard {
                 self.put(slot, key, charge.limit, held)
             }
         }
-    }
-
-    /// Puts numbers where a key was found, or in as a new one. Returns whether it is new.
-    pub(super) fn put_state(&mut self, key: u64, limit: LimitId, state: State) -> bool {
-        self.put(self.find(key), key, limit, Held::State(state))
     }
 
     fn remove_log(&mut self, slot: Option<usize>, key: u64) -> Option<Held> {
