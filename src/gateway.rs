@@ -78,6 +78,9 @@ impl Gateway {
         let lasting =
             Lasting { store: &self.store, metrics: &self.metrics, previous: Some(&previous) };
         let next = Snapshot::build(config, self.clock.now(), lasting);
+        for name in next.begun_anew(&previous) {
+            tracing::warn!("the limit '{name}' begins anew: requests in flight are no used tokens");
+        }
         self.store.adopt(next.registry());
         self.snapshot.store(Arc::new(next));
     }

@@ -17,6 +17,7 @@ use crate::store::{LimitId, Registry, Store};
 use crate::told;
 use crate::upstream::Upstream;
 use http::{HeaderName, HeaderValue};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use router::{Found, Router};
@@ -218,11 +219,24 @@ impl Snapshot {
         }
     }
 
+    /// Every limit; those that guard all routes are in it more than once.
+    fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        let of_routes = self.routes.iter().flat_map(|route| &route.limits);
+        self.guards.iter().chain(of_routes)
+    }
+
+    /// Limits whose counters mean nothing to what they are now: requests in flight are not used
+    /// tokens, and used tokens are not in flight. They begin anew.
+    pub fn begun_anew(&self, previous: &Self) -> BTreeSet<&str> {
+        let in_flight = |limit: &Arc<Limit>| limit.quotas.iter().any(Quota::is_concurrency);
+        let before: HashMap<_, _> = previous.limits().map(|l| (l.id, in_flight(l))).collect();
+        let changed = |l: &&Arc<Limit>| before.get(&l.id).is_some_and(|was| *was != in_flight(l));
+        self.limits().filter(changed).map(|limit| limit.name.as_str()).collect()
+    }
+
     /// What the store must know of the limits.
     pub fn registry(&self) -> Registry {
-        let of_routes = self.routes.iter().flat_map(|route| &route.limits);
-        let limits = self.guards.iter().chain(of_routes);
-        let counters = limits.flat_map(|limit| {
+        let counters = self.limits().flat_map(|limit| {
             let penalty = limit.penalty.as_ref();
             let rejects = penalty.map(|p| (p.id, Box::from([p.tolerated.clone()])));
             std::iter::once((limit.id, limit.quotas.clone())).chain(rejects)

@@ -4,12 +4,12 @@
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::MutexGuard;
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
+pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// shuttle's lock with parking_lot's way of taking it.
 #[cfg(shuttle)]

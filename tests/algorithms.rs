@@ -1,7 +1,8 @@
 //! Each algorithm as callers and backends see it.
 
 use crate::common::backend::ok;
-use crate::common::{Backend, Gateway, START, eventually, limited};
+use crate::common::{Backend, Connection, Gateway, START, eventually, limited};
+use crate::stopping::Process;
 use parking_lot::Mutex;
 use std::io::Write;
 use std::sync::Arc;
@@ -95,10 +96,21 @@ fn timed() -> (Backend, Arc<Mutex<Vec<Instant>>>) {
 
 #[test]
 fn a_leaky_bucket_smooths_a_burst_and_answers_the_rest_at_once() {
+    burst(60, 20);
+}
+
+#[test]
+#[ignore = "a load test: make load"]
+fn a_leaky_bucket_smooths_a_burst_of_a_thousand() {
+    burst(1000, 100);
+}
+
+/// So many requests at once on a limit of 50 a second.
+fn burst(requests: usize, queue: usize) {
     let (backend, times) = timed();
-    let limit = "[{ by: ip, rate: 50/second, algorithm: leaky_bucket, queue: 20 }]";
-    let gateway = Gateway::start_in_real_time(&limited(&backend, limit));
-    let mut connections: Vec<_> = (0..60).map(|_| gateway.connect()).collect();
+    let limit = format!("[{{ by: ip, rate: 50/second, algorithm: leaky_bucket, queue: {queue} }}]");
+    let gateway = Gateway::start_in_real_time(&limited(&backend, &limit));
+    let mut connections: Vec<_> = (0..requests).map(|_| gateway.connect()).collect();
     let began = Instant::now();
     for connection in &mut connections {
         connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -123,7 +135,7 @@ fn a_leaky_bucket_smooths_a_burst_and_answers_the_rest_at_once() {
     let served = statuses.iter().filter(|status| **status == 200).count();
     let late = slowest_reject.as_millis() as usize / 20 + 1;
     assert!(
-        (21..=21 + late).contains(&served),
+        (queue + 1..=queue + 1 + late).contains(&served),
         "{served} served, rejects after {slowest_reject:?}"
     );
     let times = times.lock();
@@ -135,6 +147,15 @@ fn a_leaky_bucket_smooths_a_burst_and_answers_the_rest_at_once() {
         let since = *time - began;
         assert!(since + Duration::from_millis(2) >= turn, "{n} goes after {since:?}");
     }
+    let gaps: Vec<_> = times.windows(2).map(|two| (two[1] - two[0]).as_micros()).collect();
+    let mut sorted = gaps.clone();
+    sorted.sort_unstable();
+    println!(
+        "{served} of {requests} served; gaps of {} µs in the middle, {} to {}; last reject after {slowest_reject:?}",
+        sorted[sorted.len() / 2],
+        sorted[0],
+        sorted[sorted.len() - 1],
+    );
 }
 
 #[test]
@@ -204,16 +225,28 @@ fn crowd(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> (Backend, 
 
 #[test]
 fn concurrency_is_held_until_the_response_ends_and_never_leaks() {
+    storm(12, 60);
+}
+
+#[test]
+#[ignore = "a load test: make load"]
+fn concurrency_never_leaks_in_ten_thousand_requests() {
+    storm(40, 250);
+}
+
+/// Many requests on five places: a third of their callers leave at some moment, and a tenth of
+/// them fail.
+fn storm(clients: usize, requests: usize) {
     let (backend, crowd) = crowd(|target| match target {
         "/fail" => Vec::new(),
         _ => ok(&"x".repeat(100_000)),
     });
     let gateway = gateway(&backend, "concurrency: 5");
     std::thread::scope(|scope| {
-        for client in 0..12 {
+        for client in 0..clients {
             let gateway = &gateway;
             scope.spawn(move || {
-                for n in 0..60_usize {
+                for n in 0..requests {
                     let mut connection = gateway.connect();
                     let path = if (n + client) % 10 == 0 { "/fail" } else { "/" };
                     let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -226,6 +259,7 @@ fn concurrency_is_held_until_the_response_ends_and_never_leaks() {
             });
         }
     });
+    println!("{} of 5 at the same time", crowd.most.load(Ordering::SeqCst));
     assert!(crowd.most.load(Ordering::SeqCst) <= 5, "{}", crowd.most.load(Ordering::SeqCst));
     // Nothing is left in flight: all five places are there again.
     eventually("every place", || {
@@ -260,4 +294,20 @@ fn an_edited_algorithm_keeps_what_was_used() {
     }
     gateway.reload(&limited(&backend, "[{ name: x, by: ip, rate: 5/hour }]")).unwrap();
     assert_eq!(gateway.get("/").status, 429);
+}
+
+#[test]
+fn a_limit_that_cannot_go_on_says_so() {
+    let backend = Backend::start();
+    let (said, on_said) = std::sync::mpsc::channel();
+    let yaml = |limit: &str| limited(&backend, &format!("[{{ name: x, by: ip, {limit} }}]"));
+    let process = Process::with_stderr(&yaml("rate: 2/hour"), |lines| {
+        std::thread::spawn(move || lines.for_each(|line| drop(said.send(line.unwrap()))));
+    });
+    let mut connection = Connection::open(process.address);
+    assert_eq!([connection.get("/").status, connection.get("/").status], [200, 200]);
+    let file = process.folder().join("gateway.yaml");
+    std::fs::write(file, format!("listen: 127.0.0.1:0\n{}", yaml("concurrency: 2"))).unwrap();
+    let expected = "the limit 'x' begins anew: requests in flight are no used tokens";
+    eventually("a line of the log", || on_said.try_iter().find(|line| line.contains(expected)));
 }
