@@ -105,13 +105,14 @@ fn every_example_in_the_repository_is_valid() {
 /// leaves out put in front.
 #[test]
 fn the_references_examples_are_valid() {
-    let reference = std::fs::read_to_string(root("docs/configuration.md")).unwrap();
+    let pages = ["docs/configuration.md", "docs/algorithms.md", "README.md"];
+    let reference = pages.map(|page| std::fs::read_to_string(root(page)).unwrap()).concat();
     let blocks: Vec<&str> = reference
         .split("```yaml\n")
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap())
         .collect();
-    assert!(blocks.len() > 10, "{}", blocks.len());
+    assert!(blocks.len() > 30, "{}", blocks.len());
     let sections = [
         ("listen:", "listen: 127.0.0.1:0\n"),
         ("upstreams:", "upstreams: { app: http://127.0.0.1:3000 }\n"),
