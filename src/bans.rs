@@ -2,7 +2,8 @@
 //!
 //! A limit's `penalty` counts a caller's rejects (in the store, as any limit counts); beyond its
 //! number the caller is banned from everything, whichever route they ask for. Bans live as long as
-//! the process and survive reloads; a `snapshot` of the store keeps them over a restart. As long as there are none, looking for one is one load.
+//! the process and survive reloads; a `snapshot` of the store keeps them over a restart. As long as
+//! there are none, looking for one is one load.
 
 use crate::clock::Micros;
 use crate::store::Part;

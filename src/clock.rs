@@ -27,12 +27,6 @@ pub enum Clock {
         /// How far the wall clock has moved away since.
         drift: Arc<AtomicI64>,
     },
-    /// The machine's clock as of its last tick, a few milliseconds ago at most: three times as
-    /// quick to read.
-    Coarse {
-        /// What the wall clock said when the monotonic one said nothing.
-        epoch: Micros,
-    },
     /// A clock that stands still until a test moves it.
     Manual(Arc<AtomicU64>),
 }
@@ -45,13 +39,6 @@ impl Clock {
         Self::System { epoch: micros(epoch), anchor: Instant::now(), drift: Arc::default() }
     }
 
-    /// The machine's clock as of its last tick.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-    pub fn coarse() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::Coarse { epoch: micros(wall).saturating_sub(last_tick()) }
-    }
-
     /// A clock that says `now` until [`advance`](Self::advance) is called.
     pub fn manual(now: Micros) -> Self {
         Self::Manual(Arc::new(AtomicU64::new(now)))
@@ -61,7 +48,6 @@ impl Clock {
     pub fn now(&self) -> Micros {
         match self {
             Self::System { epoch, anchor, .. } => epoch + micros(anchor.elapsed()),
-            Self::Coarse { epoch } => epoch + last_tick(),
             Self::Manual(now) => now.load(Ordering::Acquire),
         }
     }
@@ -73,7 +59,7 @@ impl Clock {
             Self::System { drift, .. } => {
                 moment.saturating_add_signed(drift.load(Ordering::Relaxed))
             }
-            Self::Coarse { .. } | Self::Manual(_) => moment,
+            Self::Manual(_) => moment,
         }
     }
 
@@ -88,7 +74,7 @@ impl Clock {
                 let seconds = (drift + drift.signum() * 500_000) / 1_000_000;
                 second.saturating_add_signed(seconds)
             }
-            Self::Coarse { .. } | Self::Manual(_) => second,
+            Self::Manual(_) => second,
         }
     }
 
@@ -108,12 +94,6 @@ impl Clock {
             now.fetch_add(micros(by), Ordering::AcqRel);
         }
     }
-}
-
-/// The monotonic clock as of the kernel's last tick.
-fn last_tick() -> Micros {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    now.tv_sec.unsigned_abs() * SECOND + now.tv_nsec.unsigned_abs() / 1000
 }
 
 /// A duration in whole microseconds; what does not fit (584,000 years) is the largest value.

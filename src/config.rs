@@ -118,6 +118,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let admin = fields.optional("admin", cx);
     let edge::Store { max_keys, saved } = fields.optional("store", cx).unwrap_or_default();
     let callers = Callers::read(&mut fields, cx);
+    if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
+        edge::check_saved(saved, node, cx);
+    }
     let mut names = Names::default();
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
     let upstreams = upstreams::read_all(&mut fields, cx);

@@ -6,11 +6,12 @@ use crate::clock::{Clock, Micros, SECOND};
 use crate::config::Config;
 use crate::lines::Lines;
 use crate::metrics::{Metrics, Readings};
-use crate::saved;
+use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Store};
 use arc_swap::ArcSwap;
 use rustix::process::{Resource, getrlimit};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -109,7 +110,9 @@ impl Gateway {
         let (Some(saved), Store::Memory(memory)) = (&snapshot.saved, &self.store) else {
             return Ok(());
         };
-        saved::write(&saved.path, memory, &self.bans, self.clock.now())
+        let now = self.clock.now();
+        let moment = Moment { now, wall: self.clock.wall(now) };
+        saved::write(&saved.path, memory, &self.bans, moment)
     }
 
     /// Numbers for the metrics page.
@@ -135,8 +138,13 @@ fn remembered(config: &Config, now: Micros) -> (Memory, Bans) {
             return (memory, bans);
         }
         Some(Err(error)) => {
-            let path = path.unwrap_or(Path::new("")).display();
-            tracing::error!("{path} is not used, counters begin anew: {error}");
+            let path = path.unwrap_or(Path::new(""));
+            tracing::error!("{} is not used, counters begin anew: {error}", path.display());
+            // It is not overwritten: somebody may want to know what was in it.
+            let kept = saved::beside(path, ".unusable");
+            if fs::rename(path, &kept).is_ok() {
+                tracing::error!("it is kept as {}", kept.display());
+            }
         }
     }
     (Memory::new(config.max_keys), Bans::default())

@@ -37,7 +37,7 @@ impl fmt::Display for JsonPath {
     }
 }
 
-/// Deeper than this nothing is looked at.
+/// What is deeper than this is passed over.
 const DEEPEST: usize = 64;
 
 /// Looks for a number in what passes by.
@@ -87,6 +87,8 @@ enum Events {
     Data,
     /// Another field.
     Other,
+    /// A line has ended with CR; LF may follow.
+    Return,
 }
 
 impl Default for Events {
@@ -99,12 +101,16 @@ impl Events {
     fn feed(&mut self, byte: u8, scan: &mut Scan) {
         const NAME: &[u8] = b"data:";
         *self = match (&*self, byte) {
-            (Self::Name(0), b'\n' | b'\r') => {
-                // An empty line ends the event. (The line feed of CR LF is one more.)
+            // The second half of CR LF.
+            (Self::Return, b'\n') => Self::Name(0),
+            (Self::Name(0) | Self::Return, b'\n' | b'\r') => {
+                // An empty line ends the event.
                 scan.begin();
-                Self::Name(0)
+                if byte == b'\r' { Self::Return } else { Self::Name(0) }
             }
             (_, b'\n') => Self::Name(0),
+            (_, b'\r') => Self::Return,
+            (Self::Return, b'd') => Self::Name(1),
             (Self::Name(at), _) if NAME.get(*at) == Some(&byte) => {
                 if at + 1 == NAME.len() {
                     Self::Colon
@@ -112,7 +118,7 @@ impl Events {
                     Self::Name(at + 1)
                 }
             }
-            (Self::Name(_) | Self::Other, _) => Self::Other,
+            (Self::Name(_) | Self::Return | Self::Other, _) => Self::Other,
             (Self::Colon, b' ') => Self::Data,
             (Self::Colon | Self::Data, _) => {
                 scan.feed(byte);
@@ -138,6 +144,8 @@ enum Next {
     InWord,
     /// A comma, or the end of the list or map.
     Comma,
+    /// Inside of what is too deep.
+    Deep,
     /// This is no JSON.
     Lost,
 }
@@ -151,6 +159,8 @@ struct Scan {
     /// How many lists and maps are open, and which of them are lists.
     depth: usize,
     lists: u64,
+    /// How many more are open.
+    deep: usize,
     /// How many of those that are open lie on the path, beside the outermost.
     matched: usize,
     /// Whether the value that comes next, or is under way, is at the next place of the path.
@@ -161,7 +171,7 @@ struct Scan {
     found: Option<f64>,
 }
 
-/// A number's text. Whatever is longer than this is cut, which loses nothing that counts.
+/// A number's text. One that is longer than this is none.
 #[derive(Debug, Default)]
 struct Number {
     text: [u8; 32],
@@ -172,12 +182,12 @@ impl Number {
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.text.get_mut(self.length) {
             *place = byte;
-            self.length += 1;
         }
+        self.length += 1;
     }
 
     fn value(&self) -> Option<f64> {
-        str::from_utf8(&self.text[..self.length]).ok()?.parse().ok()
+        str::from_utf8(self.text.get(..self.length)?).ok()?.parse().ok()
     }
 }
 
@@ -189,6 +199,7 @@ impl Scan {
             escaped: false,
             depth: 0,
             lists: 0,
+            deep: 0,
             matched: 0,
             wanted: false,
             places: [0; DEEPEST],
@@ -200,12 +211,16 @@ impl Scan {
     /// Forgets where it is, not what it found.
     fn begin(&mut self) {
         self.next = Next::Value;
-        (self.escaped, self.depth, self.matched, self.wanted) = (false, 0, 0, false);
+        (self.escaped, self.wanted) = (false, false);
+        (self.depth, self.deep, self.matched) = (0, 0, 0);
     }
 
     fn feed(&mut self, byte: u8) {
         match self.next {
+            // Between values, each on a line of its own, there is a way back.
+            Next::Lost if self.depth == 0 && byte == b'\n' => self.begin(),
             Next::Lost => {}
+            Next::Deep => self.pass_over(byte),
             Next::InText | Next::InName(_) => self.text(byte),
             Next::InNumber if is_word(byte) => self.number.push(byte),
             Next::InWord if is_word(byte) => {}
@@ -247,6 +262,8 @@ impl Scan {
     fn value(&mut self, byte: u8) {
         match byte {
             b'{' | b'[' => self.open(byte == b'['),
+            // A byte order mark.
+            0xef | 0xbb | 0xbf if self.depth == 0 => {}
             // Nothing outside of lists and maps has a name.
             _ if self.depth == 0 => self.next = Next::Lost,
             b']' if self.is_list() => self.close(), // an empty list
@@ -263,7 +280,7 @@ impl Scan {
 
     fn open(&mut self, list: bool) {
         if self.depth == DEEPEST {
-            self.next = Next::Lost;
+            (self.next, self.deep) = (Next::Deep, 1);
             return;
         }
         if self.wanted && self.matched + 1 < self.path.0.len() {
@@ -277,6 +294,19 @@ impl Scan {
             self.want_place();
         }
         self.next = if list { Next::Value } else { Next::Name };
+    }
+
+    fn pass_over(&mut self, byte: u8) {
+        match byte {
+            b'"' => self.next = Next::InText,
+            b'{' | b'[' => self.deep += 1,
+            b'}' | b']' if self.deep > 1 => self.deep -= 1,
+            b'}' | b']' => {
+                self.deep = 0;
+                self.after_value();
+            }
+            _ => {}
+        }
     }
 
     fn close(&mut self) {
@@ -328,6 +358,7 @@ impl Scan {
                     self.wanted = matching == Some(self.path.0[self.matched].len());
                     self.next = Next::Colon;
                 }
+                _ if self.deep > 0 => self.next = Next::Deep,
                 _ => self.after_value(),
             }
         }
@@ -394,8 +425,17 @@ mod tests {
             data: not json {\"usage\":{\"total_tokens\":99}}\n\n\
             data: {\"usage\":null}\n\ndata: [DONE]\n\n";
         assert_eq!(find("usage.total_tokens", true, stream), Some(8));
-        let lines = "{\"eval_count\":1}\n{\"eval_count\":2}\n{\"done\":true}\n";
+        let stream = "data: {\"n\":1}\r\rdata: {\"n\":2}\r\rdata: {\"x\":9}\r\r";
+        assert_eq!(find("n", true, stream), Some(2), "carriage returns alone");
+        let lines = "{\"eval_count\":1}\nnull\n{\"eval_count\":2}\n{\"done\":true}\n";
         assert_eq!(find("eval_count", false, lines), Some(2), "values, one after the other");
+    }
+
+    #[test]
+    fn what_is_too_deep_is_passed_over() {
+        let deep = format!("{}\"}}]\\\"\"{}", "[{\"n\":".repeat(100), "}]".repeat(100));
+        let body = format!("\u{feff}{{\"echo\":{deep},\"n\":7}}");
+        assert_eq!(find("n", false, &body), Some(7));
     }
 
     #[test]

@@ -276,16 +276,17 @@ impl Quota {
         }
     }
 
-    /// Takes back what an admission that made the state `after` holds: a place in flight, or one
-    /// in a queue if nobody came after it. `None` if there is nothing to take back: somebody did
-    /// come, or a reload has made another algorithm of the limit, which counts otherwise.
-    pub fn give_back(&self, state: State, after: State, now: Micros, cost: u32) -> Option<State> {
-        if state.kind != self.kind() {
+    /// Takes back what an admission holds: a place in flight, or one in a queue if nobody came after
+    /// it. `None` if there is nothing to take back: somebody did come, or a reload has made another
+    /// algorithm of the limit, which counts otherwise.
+    pub fn give_back(&self, state: State, admitted: &Verdict, now: Micros) -> Option<State> {
+        if state.kind != self.kind {
             return None;
         }
+        let cost = admitted.cost;
         match &self.shape {
             Shape::Concurrency(_) => Some(State { used: state.used.saturating_sub(cost), ..state }),
-            Shape::Leaky(leaky) => leaky.leave(state, after, now, cost),
+            Shape::Leaky(leaky) => leaky.leave(state, admitted.state()?, now, cost),
             _ => None,
         }
     }
@@ -296,22 +297,29 @@ impl Quota {
         matches!(self.shape, Shape::Bucket(_) | Shape::Fixed(_) | Shape::Sliding(_))
     }
 
-    /// Counts an admission that made the state `after` by what it came to, `actual`, rather than
-    /// by what was reserved. It may leave a debt. `None` if that changes nothing any more: its
-    /// window is over, or a reload has made another algorithm of the limit.
+    /// Counts an admission by what it came to, `actual`, rather than by what was reserved. It may
+    /// leave a debt. `None` if that changes nothing any more: its window is over, or a reload has
+    /// made another algorithm of the limit.
     pub fn settle(
         &self,
         state: Option<State>,
-        after: State,
+        admitted: &Verdict,
         now: Micros,
-        reserved: u32,
         actual: u32,
     ) -> Option<State> {
         let state = state.unwrap_or(State { kind: self.kind, ..State::default() });
         if state.kind != self.kind || !self.can_settle() {
             return None;
         }
-        self.shape.settle(state, after.stamp, now, Settled { reserved, actual })
+        let (at, counted) = (admitted.at, admitted.state()?.stamp);
+        self.shape.settle(state, now, Settled { reserved: admitted.cost, actual, at, counted })
+    }
+
+    /// The same for a limit that has other numbers by now: those rule what has come back since, so
+    /// only what it cost beyond what was reserved is added.
+    pub fn settle_elsewhere(state: State, reserved: u32, actual: u32) -> Option<State> {
+        let more = actual.checked_sub(reserved).filter(|_| state.kind != Kind::Log)?;
+        Some(State { used: state.used.saturating_add(more), ..state })
     }
 }
 
@@ -368,8 +376,8 @@ impl Shape {
         each!(self, algorithm => algorithm.next(current, verdict))
     }
 
-    fn settle(&self, state: State, admitted: Micros, now: Micros, cost: Settled) -> Option<State> {
-        each!(self, algorithm => algorithm.settle(algorithm.advance(state, now), admitted, cost))
+    fn settle(&self, state: State, now: Micros, cost: Settled) -> Option<State> {
+        each!(self, algorithm => algorithm.settle(algorithm.advance(state, now), now, cost))
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a restart must not forgive, in a file: the memory store's counters, and bans.
 //!
 //! ```text
-//! "sluice counters 1\n" · counters (store/memory/saved.rs) · bans · SHA-256 of all before it
+//! "sluice counters 1\n" · now, by both clocks · counters (store/memory/saved.rs) · bans
+//! · SHA-256 of all before it
 //! ```
 //!
 //! The file is written beside the old one and then takes its place, so there is always a whole one.
@@ -15,7 +16,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8] = b"sluice counters 1\n";
 const SUM: usize = 32;
@@ -36,27 +37,79 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
+/// When something was saved: by the clock that counts, and by the wall clock, which may have been
+/// set since that one was anchored.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// As limits count.
+    pub now: Micros,
+    /// As others read it.
+    pub wall: Micros,
+}
+
+/// Turns moments of then into moments of now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    then: Micros,
+    /// What `then` is now.
+    since: Micros,
+    now: Micros,
+}
+
+impl Times {
+    /// A wall clock that has gone back since holds nobody longer: no time has passed.
+    fn new(saved: Moment, now: Micros) -> Self {
+        Self { then: saved.now, since: saved.wall.min(now), now }
+    }
+
+    /// A moment that was past.
+    pub(crate) fn now(self, moment: Micros) -> Micros {
+        self.later(moment).min(self.now)
+    }
+
+    /// A moment that may have been to come.
+    fn later(self, moment: Micros) -> Micros {
+        (self.since + moment.saturating_sub(self.then))
+            .saturating_sub(self.then.saturating_sub(moment))
+    }
+}
+
 /// Writes the counters and bans.
-pub fn write(path: &Path, store: &Memory, bans: &Bans, now: Micros) -> io::Result<()> {
+pub fn write(path: &Path, store: &Memory, bans: &Bans, moment: Moment) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder {
         fs::create_dir_all(folder)?;
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    let mut out = Summing { out: BufWriter::new(file), sum: Context::new(&SHA256) };
-    out.write_all(MAGIC)?;
-    store.save(now, &mut out)?;
-    out.write_all(&encode(&bans.list(now)))?;
-    let Summing { mut out, sum } = out;
-    out.write_all(sum.finish().as_ref())?;
-    out.into_inner()?.sync_all()?;
-    fs::rename(&beside, path)?;
+    // Nobody else's, and nothing that was there before.
+    let beside = beside(path, &format!(".{}.new", std::process::id()));
+    let _ = fs::remove_file(&beside);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = write_to(file, store, bans, moment).and_then(|()| fs::rename(&beside, path));
+    if let Err(error) = written {
+        let _ = fs::remove_file(&beside);
+        return Err(error);
+    }
     // The new name is to survive a power cut as well.
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_to(file: File, store: &Memory, bans: &Bans, moment: Moment) -> io::Result<()> {
+    let mut out = Summing { out: BufWriter::new(file), sum: Context::new(&SHA256) };
+    out.write_all(MAGIC)?;
+    out.write_all(&moment.now.to_le_bytes())?;
+    out.write_all(&moment.wall.to_le_bytes())?;
+    store.save(&mut out)?;
+    out.write_all(&encode(&bans.list(moment.now)))?;
+    let Summing { mut out, sum } = out;
+    out.write_all(sum.finish().as_ref())?;
+    out.into_inner()?.sync_all()
+}
+
+/// A file beside another, called like it with an ending.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
 }
 
 /// Reads them back. `None`: there is no such file yet.
@@ -81,11 +134,13 @@ fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), 
         return Err(Damaged("its checksum is wrong"));
     }
     let mut from = Reader(&content[MAGIC.len()..]);
-    let memory = Memory::load(max_keys, now, &mut from)?;
+    let saved = Moment { now: from.u64()?, wall: from.u64()? };
+    let times = Times::new(saved, now);
+    let memory = Memory::load(max_keys, times, &mut from)?;
     let bans = Bans::default();
     for _ in 0..from.u32()? {
         let (caller, limit) = (from.text()?.to_owned(), from.text()?.to_owned());
-        bans.restore(Ban { caller, limit, until: from.u64()? });
+        bans.restore(Ban { caller, limit, until: times.later(from.u64()?) });
     }
     if !from.0.is_empty() {
         return Err(Damaged("it goes on where it should end"));
@@ -196,10 +251,15 @@ mod tests {
         remaining
     }
 
-    fn saved(store: &Memory, bans: &Bans) -> Vec<u8> {
+    fn saved(store: &Memory, bans: &Bans, wall: Micros) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/limits.bin");
-        write(&path, store, bans, NOW).unwrap();
+        write(&path, store, bans, Moment { now: NOW, wall }).unwrap();
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "nothing else is left"
+        );
         fs::read(&path).unwrap()
     }
 
@@ -208,7 +268,7 @@ mod tests {
         let (store, bans) = (Memory::new(1000), Bans::default());
         ask(&store, NOW);
         bans.add(Part::User("mallory"), "bucket", NOW + SECOND, NOW);
-        let (again, banned) = decode(&saved(&store, &bans), 1000, NOW).unwrap();
+        let (again, banned) = decode(&saved(&store, &bans, NOW), 1000, NOW).unwrap();
         // What was in flight is not.
         assert_eq!(again.keys(), 400);
         assert_eq!(ask(&again, NOW), [1, 1, 1, 1, 2].repeat(100));
@@ -217,20 +277,37 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_went_back_holds_nobody_longer() {
-        let store = Memory::new(1000);
+    fn what_strangers_had_in_flight_is_not_saved() {
+        let store = Memory::new(0);
+        assert_eq!(ask(&store, NOW)[4], 2, "in flight, beyond the cap");
+        let (again, _) = decode(&saved(&store, &Bans::default(), NOW), 0, NOW).unwrap();
+        assert_eq!(ask(&again, NOW)[..5], [0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_changes_nothing() {
+        let day = 86_400 * SECOND;
+        let (store, bans) = (Memory::new(1000), Bans::default());
         ask(&store, NOW);
-        let earlier = NOW - 10 * 86_400 * SECOND;
-        let (again, _) = decode(&saved(&store, &Bans::default()), 1000, earlier).unwrap();
-        let two_windows = 2 * 3600 * SECOND;
-        assert_eq!(ask(&again, earlier + two_windows), [2].repeat(500));
+        bans.add(Part::User("mallory"), "bucket", NOW + SECOND, NOW);
+        // The machine began with a wrong date, which was put right while the gateway ran; the next
+        // one begins with the right date.
+        let bytes = saved(&store, &bans, NOW + 2000 * day);
+        let (again, banned) = decode(&bytes, 1000, NOW + 2000 * day).unwrap();
+        assert_eq!(ask(&again, NOW + 2000 * day), [1, 1, 1, 1, 2].repeat(100));
+        assert_eq!(banned.list(NOW)[0].until, NOW + 2000 * day + SECOND);
+        // The date was put back between the two: nobody is held longer.
+        let earlier = NOW - 10 * day;
+        let (again, banned) = decode(&bytes, 1000, earlier).unwrap();
+        assert_eq!(ask(&again, earlier + 2 * 3600 * SECOND), [2].repeat(500));
+        assert_eq!(banned.list(0)[0].until, earlier + SECOND);
     }
 
     #[test]
     fn a_damaged_file_is_noticed_wherever_it_is() {
         let store = Memory::new(1000);
         ask(&store, NOW);
-        let bytes = saved(&store, &Bans::default());
+        let bytes = saved(&store, &Bans::default(), NOW);
         assert!(decode(&bytes, 1000, NOW).is_ok());
         for at in (0..bytes.len()).step_by(97) {
             let mut damaged = bytes.clone();

@@ -3,6 +3,7 @@
 
 mod control;
 mod listeners;
+mod saving;
 
 use crate::clock::Clock;
 use crate::config::{self, LoadError, Loaded};

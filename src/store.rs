@@ -12,7 +12,7 @@ mod key;
 mod memory;
 
 use crate::clock::Micros;
-use crate::limit::{Quota, State, Verdict};
+use crate::limit::{Quota, Verdict};
 
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
@@ -68,9 +68,8 @@ pub struct Hold {
     limit: LimitId,
     key: u64,
     quota: Quota,
-    cost: u32,
-    /// The state that this admission made: whether somebody came after it.
-    after: State,
+    /// What the limit said to it: when, how much, and what was used then.
+    admitted: Verdict,
     /// Counted among newcomers beyond the cap.
     overflow: bool,
 }

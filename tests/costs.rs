@@ -1,7 +1,7 @@
 //! Costs that are known only later: reserved, then settled before the last byte of the answer.
 
 use crate::common::backend::{Seen, ok};
-use crate::common::{Backend, Connection, Gateway, limited};
+use crate::common::{Backend, Connection, Gateway, eventually, limited};
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::mpsc;
@@ -74,7 +74,8 @@ fn a_backend_that_gives_no_answer_costs_nothing() {
     {
         let gateway = costing(&backend, cost);
         for _ in 0..3 {
-            assert_eq!(gateway.get("/gone").status, 502);
+            let reply = gateway.get("/gone");
+            assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (502, 1));
         }
         assert_eq!(gateway.get("/none").status, 200, "all of it was given back");
         assert_eq!(gateway.get("/none").status, 429);
@@ -188,6 +189,58 @@ fn bytes_of_the_request_cost_by_the_unit() {
     assert_eq!(post(1).0, 429, "400 are owed");
     gateway.advance(Duration::from_secs(181));
     assert_eq!(post(1).0, 200);
+}
+
+#[test]
+fn uploads_that_get_no_answer_cost_what_has_passed() {
+    let backend = Backend::start();
+    let limit = "[{ name: tokens, by: ip, rate: 100/minute, cost: { request_bytes: 1KiB } }]";
+    let yaml = limited(&backend, limit);
+    let gateway = Gateway::start(&format!("server: {{ max_body_bytes: 20KiB }}\n{yaml}"));
+    let left = || gateway.get("/").number("x-ratelimit-remaining");
+    // Announced and refused at once: nothing has passed.
+    assert_eq!(gateway.send("POST", "/", &[], &vec![b'x'; 50 * 1024]).status, 413);
+    assert_eq!(left(), 100);
+    // Not announced, and refused when it turned out too long: 16 of 24 KiB had passed.
+    let chunk = format!("2000\r\n{}\r\n", "x".repeat(8192));
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    let reply = gateway.raw(format!("{head}{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes());
+    assert_eq!(reply.status, 413);
+    assert_eq!(left(), 84);
+    // Who leaves in the middle has sent what they have sent.
+    let mut leaving = gateway.connect();
+    leaving.write(format!("{head}{chunk}").as_bytes());
+    eventually("it has come", || (backend.connections() > 2).then_some(()));
+    drop(leaving);
+    eventually("it is settled", || (left() == 76).then_some(()));
+}
+
+#[test]
+fn who_leaves_the_queue_has_cost_nothing() {
+    let backend = priced();
+    let queue =
+        "{ name: queue, by: ip, rate: 1/hour, algorithm: leaky_bucket, queue: 5, max_wait: 9h }";
+    let tokens =
+        "{ name: tokens, by: ip, rate: 100/hour, cost: { response_header: X-Cost, reserve: 40 } }";
+    let gateway = Gateway::start(&limited(&backend, &format!("[{queue}, {tokens}]")));
+    assert_eq!(gateway.get("/cost/10").status, 200);
+    let mut waiting = gateway.connect();
+    waiting.write(b"GET /cost/1 HTTP/1.1\r\nhost: a\r\n\r\n");
+    let decisions = gateway.server().gateway().metrics.limit("tokens");
+    eventually("it waits", || (decisions.allowed.value() == 2).then_some(()));
+    drop(waiting);
+    // 10 used, 90 left: two more reservations fit, if the third was given back.
+    let mut others: Vec<_> = (0..2).map(|_| gateway.connect()).collect();
+    eventually("all of it is back", || {
+        let used = decisions.allowed.value();
+        for other in &mut others {
+            other.write(b"GET /cost/1 HTTP/1.1\r\nhost: a\r\n\r\n");
+        }
+        eventually("both are decided", || {
+            (decisions.allowed.value() + decisions.rejected.value() >= used + 2).then_some(())
+        });
+        (decisions.allowed.value() == used + 2).then_some(())
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::plot::{Plot, legend};
 use crate::svg::{Anchor, Svg};
 use crate::traffic::{burst, seconds};
 use sluice::clock::{Micros, SECOND};
-use sluice::limit::{Held, Quota, QuotaError, Seen, State};
+use sluice::limit::{Held, Quota, QuotaError, Seen};
 use std::collections::VecDeque;
 
 const MOST: u32 = 8;
@@ -81,15 +81,16 @@ fn fly(quota: &Quota, arrivals: &[Micros]) -> Flight {
     let mut flight = Flight { levels: vec![(0.0, 0)], rejects: Vec::new() };
     let state = |held: &Held| Seen::from(held).as_state(quota.kind());
     for &at in arrivals {
-        while let Some(end) = ends.pop_front_if(|end| *end <= at) {
-            if let Some(next) = quota.give_back(state(&held), State::default(), end, 1) {
+        while let Some((end, admitted)) = ends.pop_front_if(|(end, _)| *end <= at) {
+            if let Some(next) = quota.give_back(state(&held), &admitted, end) {
                 held = Held::State(next);
             }
             flight.note(end, state(&held).used);
         }
-        if quota.ask(&mut held, at, 1).allowed {
-            ends.push_back(at + takes(at));
-            ends.make_contiguous().sort_unstable();
+        let verdict = quota.ask(&mut held, at, 1);
+        if verdict.allowed {
+            ends.push_back((at + takes(at), verdict));
+            ends.make_contiguous().sort_unstable_by_key(|(end, _)| *end);
             flight.note(at, state(&held).used);
         } else {
             flight.rejects.push(at);

@@ -6,6 +6,7 @@ use super::model::{AccessLog, Admin, Headers, Saved, Server};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 /// `listen`: one address, or a list.
@@ -125,6 +126,18 @@ impl Read for Store {
         fields.later(&["redis", "on_failure", "local_share"]);
         fields.finish(cx);
         Some(store)
+    }
+}
+
+/// A snapshot replaces what is there: that must be nothing that somebody needs.
+pub(super) fn check_saved(saved: &Saved, node: &Node, cx: &mut Context<'_>) {
+    let real = |path: &Path| path.canonicalize().ok();
+    let here = real(&saved.path);
+    let main = cx.folder.join(Path::new(&cx.source.name).file_name().unwrap_or_default());
+    let is_ours = cx.files.iter().chain([&main]).any(|file| real(file) == here);
+    if saved.path.is_dir() || here.is_some() && is_ours {
+        let message = "the snapshot would replace a file of the configuration, or is a folder";
+        cx.error_with_help(node, message, "choose another name".to_owned());
     }
 }
 

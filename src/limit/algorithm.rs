@@ -29,10 +29,10 @@ pub(super) trait Algorithm {
         0
     }
 
-    /// What settling does to the state as of now: an admission made at `admitted` has cost
-    /// `actual` rather than `reserved`. `None` where that changes nothing any more.
-    fn settle(&self, current: State, _admitted: Micros, cost: Settled) -> Option<State> {
-        Some(State { used: cost.applied_to(current.used), ..current })
+    /// What settling does to the state as of now. `None` where that changes nothing any more, or
+    /// cannot be done.
+    fn settle(&self, _current: State, _now: Micros, _cost: Settled) -> Option<State> {
+        None
     }
 
     /// Asks for `cost` tokens.
@@ -81,6 +81,10 @@ pub(super) trait Algorithm {
 pub(super) struct Settled {
     pub(super) reserved: u32,
     pub(super) actual: u32,
+    /// When it was admitted, and the moment it was counted at: the same, unless the clock had gone
+    /// back.
+    pub(super) at: Micros,
+    pub(super) counted: Micros,
 }
 
 impl Settled {

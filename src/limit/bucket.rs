@@ -12,7 +12,7 @@
 //! Nothing is rounded, so the long-run rate is the one that was written. N/W is kept in lowest
 //! terms, which keeps products small; what exceeds 64 bits is computed in 128.
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Settled};
 use super::{Kind, MAX_BURST, MAX_RESET, MAX_WINDOW, QuotaError, Rate, State};
 use crate::clock::Micros;
 
@@ -129,6 +129,16 @@ impl Algorithm for Bucket {
 
     fn reset(&self, current: State, now: Micros) -> Micros {
         self.until(current, now, current.used.into())
+    }
+
+    /// Of what was reserved too much, only that is given back which time has not given back
+    /// already: otherwise reservations that are held for long could be saved up.
+    fn settle(&self, current: State, now: Micros, cost: Settled) -> Option<State> {
+        let progress = u128::from(now.saturating_sub(cost.at)) * u128::from(self.count);
+        let back = u32::try_from(progress.div_ceil(u128::from(self.window))).unwrap_or(u32::MAX);
+        let held = cost.reserved.saturating_sub(back);
+        let cost = Settled { actual: cost.actual.max(cost.reserved - held), ..cost };
+        Some(State { used: cost.applied_to(current.used), ..current })
     }
 }
 

@@ -45,8 +45,8 @@ impl Algorithm for Fixed {
     }
 
     /// A cost belongs to the window of its admission.
-    fn settle(&self, current: State, admitted: Micros, cost: Settled) -> Option<State> {
-        let same = self.windows.at(current.stamp).contains(&admitted);
+    fn settle(&self, current: State, _now: Micros, cost: Settled) -> Option<State> {
+        let same = self.windows.at(current.stamp).contains(&cost.counted);
         same.then(|| State { used: cost.applied_to(current.used), ..current })
     }
 }

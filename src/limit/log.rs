@@ -54,7 +54,7 @@ impl Log {
             && then + window <= at
         {
             self.entries.pop_front();
-            self.total -= old;
+            self.total = self.total.saturating_sub(old);
         }
         match self.entries.back_mut() {
             Some((then, count)) if *then == at => *count = count.saturating_add(cost),
@@ -71,8 +71,9 @@ impl Log {
     /// Entries that still count at `now`, and their sum.
     fn live(&self, now: Micros, window: Micros) -> (impl Iterator<Item = &(Micros, u32)>, u32) {
         let gone = self.entries.partition_point(|&(at, _)| at + window <= now);
-        let before: u32 = self.entries.iter().take(gone).map(|&(_, cost)| cost).sum();
-        (self.entries.iter().skip(gone), self.total - before)
+        let gone_costs = self.entries.iter().take(gone).map(|&(_, cost)| cost);
+        let before = gone_costs.fold(0, u32::saturating_add);
+        (self.entries.iter().skip(gone), self.total.saturating_sub(before))
     }
 }
 
@@ -117,7 +118,7 @@ impl SlidingLog {
     /// `taken`: what this very request took. It leaves last of all.
     fn verdict(&self, log: &Log, now: Micros, cost: u32, taken: u32) -> Verdict {
         let at = log.at(now);
-        let used = log.live(at, self.window).1 + taken;
+        let used = log.live(at, self.window).1.saturating_add(taken);
         let newest = log.entries.back().map_or(at, |&(then, _)| then);
         let reset = match (used, taken) {
             (0, _) => 0,
@@ -144,7 +145,7 @@ impl SlidingLog {
     /// Until `tokens` fit: the oldest entries leave one after the other.
     fn wait(&self, log: &Log, now: Micros, tokens: u32) -> Micros {
         let (live, used) = log.live(now, self.window);
-        let mut excess = (used + tokens).saturating_sub(self.count);
+        let mut excess = used.saturating_add(tokens).saturating_sub(self.count);
         if excess == 0 {
             return 0;
         }

@@ -95,8 +95,8 @@ impl Algorithm for Sliding {
     }
 
     /// A cost belongs to the window of its admission.
-    fn settle(&self, current: State, admitted: Micros, cost: Settled) -> Option<State> {
-        match (current.stamp / self.window).checked_sub(admitted / self.window)? {
+    fn settle(&self, current: State, _now: Micros, cost: Settled) -> Option<State> {
+        match (current.stamp / self.window).checked_sub(cost.counted / self.window)? {
             0 => Some(State { used: cost.applied_to(current.used), ..current }),
             1 => Some(State { carry: cost.applied_to(current.carry), ..current }),
             _ => None,

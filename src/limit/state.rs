@@ -4,20 +4,21 @@ use super::log::Log;
 use crate::clock::Micros;
 use std::borrow::Cow;
 
-/// Which algorithm a state belongs to. Token bucket, GCRA and leaky bucket count alike.
+/// Which algorithm a state belongs to. Token bucket, GCRA and leaky bucket count alike. The numbers
+/// are those of saved files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Tokens that come back continuously.
     #[default]
-    Bucket,
+    Bucket = 0,
     /// A window's count.
-    Fixed,
+    Fixed = 1,
     /// This window's count and the one before's.
-    Sliding,
+    Sliding = 2,
     /// Every admission.
-    Log,
+    Log = 3,
     /// Requests in flight.
-    Concurrency,
+    Concurrency = 4,
 }
 
 /// What one caller has used of one limit. The default is a caller never seen.

@@ -93,7 +93,7 @@ impl Relayed {
     /// The body came to its end in good order.
     fn end(&mut self) {
         self.whole = true;
-        self.exchange.settle(End::Over);
+        self.exchange.settle(End::Whole);
         let Some(Lease { connection, pool, reusable, .. }) = self.lease.take() else { return };
         drop(connection.take_guard());
         if reusable {
@@ -104,7 +104,6 @@ impl Relayed {
 
 impl Drop for Relayed {
     fn drop(&mut self) {
-        self.exchange.settle(End::Over);
         self.exchange.finish(self.bytes, self.whole);
     }
 }

@@ -14,6 +14,7 @@ use crate::upstream::Endpoint;
 use crate::worker::{Generation, Worker};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body::Body;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub(super) struct Exchange {
     pub(super) endpoint: Option<Arc<Endpoint>>,
     /// Speaks gRPC, and is to be refused in its terms.
     pub(super) grpc: bool,
+    /// How long the request's body says it is; nothing if there is none.
+    pub(super) announced: Option<u64>,
     method: Method,
     destination: Option<Destination>,
     found: Found,
@@ -43,7 +46,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin<B>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
+    pub(super) fn begin<B: Body>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
@@ -60,6 +63,7 @@ impl Exchange {
             settlement: None,
             endpoint: None,
             grpc: is_grpc(request.headers()),
+            announced: request.body().size_hint().exact(),
             method: request.method().clone(),
             destination: None,
             found: Found::Nothing,
@@ -144,8 +148,8 @@ impl Exchange {
 
     /// Settles what is still owed.
     pub(super) fn settle(&mut self, end: End) {
-        if let Some(settlement) = self.settlement.take() {
-            settlement.end(end);
+        if let Some(mut settlement) = self.settlement.take() {
+            settlement.end(end, &mut self.judgement.said);
         }
     }
 
@@ -154,6 +158,7 @@ impl Exchange {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
+        self.settlement = None;
         self.admission = None;
         self.worker.metrics().add_in_flight(-1);
         self.peer.activity.request_ended();

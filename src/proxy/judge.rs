@@ -117,7 +117,8 @@ pub(super) async fn judge(
             let subject = Subject(&parts[claim.parts.clone()]);
             let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
             charge.shadow = limit.shadow;
-            (charge.cost, charge.settles) = settle::reserve(&limit.cost, charge.quota, headers);
+            (charge.cost, charge.settles) =
+                settle::reserve(&limit.cost, charge.quota, exchange.announced);
             charge
         })
         .collect();

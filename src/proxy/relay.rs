@@ -40,7 +40,7 @@ pub(super) async fn relay(
     let in_flight = endpoint.begin();
 
     if let Some(settlement) = &mut exchange.settlement {
-        settlement.watch(request.body().upload());
+        settlement.send(request.body().upload());
     }
     let guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);

@@ -43,9 +43,8 @@ pub(super) fn refused(
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
-    if matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout) {
-        exchange.settle(End::NoAnswer);
-    }
+    let failed = matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout);
+    exchange.settle(if failed { End::NoAnswer } else { End::Refused });
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();

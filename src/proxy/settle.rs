@@ -5,29 +5,32 @@
 //! judge ── reserve ──► Settlement ── head ──► a header says it: settled at once
 //!                          │
 //!                          ├─ data ──► counted, or searched for a number, as it passes
-//!                          └─ end ───► settled; no answer at all: everything is given back
+//!                          └─ end ───► settled; a backend that gave no answer cost nothing
 //! ```
 
 use super::judge::Said;
+use crate::clock::Micros;
 use crate::config::model::{Cost, Measure};
 use crate::gateway::Gateway;
 use crate::json_path::{Finder, JsonPath, rounded_up};
 use crate::limit::Quota;
 use crate::snapshot::Limit;
-use crate::store::Hold;
+use crate::store::{Hold, Store};
 use crate::upstream::upload::Upload;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What an admitted request has reserved. Whoever drops it before it is settled leaves what was
-/// reserved as the cost.
+/// What an admitted request has reserved. However the exchange ends, it is settled once.
 #[derive(Debug)]
 pub(super) struct Settlement {
     gateway: Arc<Gateway>,
     owed: Vec<Owed>,
+    /// The request's body.
     upload: Option<Rc<Upload>>,
+    /// It was given to a backend.
+    sent: bool,
     /// The backend says that it failed.
     failed: bool,
 }
@@ -62,25 +65,26 @@ struct Bytes {
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
+    /// The gateway itself gave it: the request was at fault.
+    Refused,
     /// There was none: the backend failed.
     NoAnswer,
     /// The backend broke off.
     Failed,
-    /// In good order, or the caller left.
-    Over,
+    /// In good order.
+    Whole,
+    /// The caller left.
+    Left,
 }
 
 /// What is reserved for a request: its cost, unless that is known only later.
-pub(super) fn reserve(cost: &Cost, quota: &Quota, headers: &HeaderMap) -> (u32, bool) {
+pub(super) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> (u32, bool) {
     match cost {
         Cost::Fixed(cost) => (*cost, false),
         Cost::Settled { reserve, by: Measure::RequestBytes(unit) } => {
-            let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-            let chunked = headers.contains_key(TRANSFER_ENCODING);
-            let known = length.and_then(|length| length.parse().ok()).or((!chunked).then_some(0));
+            let cost = announced.map_or(*reserve, |length| units(length, *unit));
             // What can never be there is waited for until the limit is whole, and then owed.
-            let cost = known.map_or(*reserve, |length| units(length, *unit)).min(quota.capacity());
-            (cost, true)
+            (cost.min(quota.capacity()), true)
         }
         Cost::Settled { reserve, .. } => (*reserve, true),
     }
@@ -107,8 +111,9 @@ impl Settlement {
                 Some(Owed { hold, limit, said, meter })
             })
             .collect();
-        let (gateway, upload, failed) = (Arc::clone(gateway), None, false);
-        (!owed.is_empty()).then(|| Box::new(Self { gateway, owed, upload, failed }))
+        let (gateway, upload) = (Arc::clone(gateway), None);
+        let new = Self { gateway, owed, upload, sent: false, failed: false };
+        Some(Box::new(new)).filter(|settlement| !settlement.owed.is_empty())
     }
 
     /// Whether the body has to come as it is, so that it can be read.
@@ -116,9 +121,9 @@ impl Settlement {
         self.owed.iter().any(|owed| matches!(owed.meter, Meter::Json(..)))
     }
 
-    /// The request's body, which counts as it passes.
-    pub(super) fn watch(&mut self, upload: Option<Rc<Upload>>) {
-        self.upload = upload;
+    /// The request is given to a backend; its body counts as it passes.
+    pub(super) fn send(&mut self, upload: Option<Rc<Upload>>) {
+        (self.sent, self.upload) = (true, upload);
     }
 
     /// The head of the answer: what it tells is settled, and callers are told what is left then.
@@ -128,11 +133,8 @@ impl Settlement {
         self.owed.retain_mut(|owed| match &mut owed.meter {
             Meter::Header(name) => {
                 let cost = headers.get(&*name).and_then(number);
-                if let Some(cost) = owed.untold(cost, status.is_server_error())
-                    && let Some(said) = said.get_mut(owed.said)
-                    && let Some(verdict) = store.settle(&owed.hold, cost, now)
-                {
-                    said.verdict = verdict;
+                if let Some(cost) = owed.untold(cost, status.is_server_error()) {
+                    owed.settle(store, cost, now, said);
                 }
                 false
             }
@@ -157,29 +159,45 @@ impl Settlement {
         }
     }
 
-    /// The answer is over.
-    pub(super) fn end(self, end: End) {
+    /// The answer is over, or there will be none. Callers are told what is left then, if they still
+    /// can be.
+    pub(super) fn end(&mut self, end: End, said: &mut [Said]) {
         let now = self.gateway.clock.now();
-        let uploaded = self.upload.map_or(0, |upload| upload.passed());
-        for owed in self.owed {
+        let uploaded = self.upload.as_ref().map_or(0, |upload| upload.passed());
+        for owed in std::mem::take(&mut self.owed) {
             let cost = match &owed.meter {
-                _ if end == End::NoAnswer => Some(0),
+                _ if end == End::NoAnswer || end == End::Left && !self.sent => Some(0),
+                Meter::RequestBytes(unit) => Some(units(uploaded, *unit)),
+                Meter::ResponseBytes(Bytes { unit, passed }) => Some(units(*passed, *unit)),
                 Meter::Header(_) => None,
                 Meter::Json(_, finder) => {
                     let found = finder.as_ref().and_then(|finder| finder.found());
                     owed.untold(found, self.failed || end == End::Failed)
                 }
-                Meter::RequestBytes(unit) => Some(units(uploaded, *unit)),
-                Meter::ResponseBytes(Bytes { unit, passed }) => Some(units(*passed, *unit)),
             };
             if let Some(cost) = cost {
-                self.gateway.store.settle(&owed.hold, cost, now);
+                owed.settle(&self.gateway.store, cost, now, said);
             }
         }
     }
 }
 
+/// Whoever leaves while they wait for their turn has cost nothing; later, what is known by then.
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.end(End::Left, &mut []);
+    }
+}
+
 impl Owed {
+    fn settle(&self, store: &Store, cost: u32, now: Micros, said: &mut [Said]) {
+        if let Some(verdict) = store.settle(&self.hold, cost, now)
+            && let Some(said) = said.get_mut(self.said)
+        {
+            said.verdict = verdict;
+        }
+    }
+
     /// A cost that nobody told: nothing if the backend failed, otherwise what was reserved.
     fn untold(&self, told: Option<u32>, failed: bool) -> Option<u32> {
         if told.is_none() && !failed {

@@ -3,13 +3,13 @@
 
 use super::Error;
 use super::listeners::{bind, bind_all};
+use super::saving::Saving;
 use crate::admin;
 use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::worker::Listeners;
 use std::collections::HashMap;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,50 +41,6 @@ pub(super) struct Control {
     /// What the last reload failed for, so that it is not said every time.
     failure: Option<String>,
     saving: Saving,
-}
-
-/// Writes counters to their file every so often, on a thread of its own.
-#[derive(Default)]
-struct Saving {
-    seconds: u64,
-    thread: Option<JoinHandle<io::Result<()>>>,
-    /// So that a full disk is not said every time.
-    failed: bool,
-}
-
-impl Saving {
-    fn each_second(&mut self, gateway: &Arc<Gateway>) {
-        self.seconds += 1;
-        let every = gateway.snapshot.load().saved.as_ref().map(|saved| saved.every.as_secs());
-        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
-            self.note(&thread.join().unwrap_or(Err(io::ErrorKind::Other.into())));
-        }
-        if every.is_some_and(|every| self.seconds >= every) && self.thread.is_none() {
-            self.seconds = 0;
-            let gateway = Arc::clone(gateway);
-            let thread = std::thread::Builder::new().name("saving".into());
-            match thread.spawn(move || gateway.save()) {
-                Ok(thread) => self.thread = Some(thread),
-                Err(error) => self.note(&Err(error)),
-            }
-        }
-    }
-
-    /// Waits for whoever is writing, and writes once more.
-    fn finish(&mut self, gateway: &Gateway) {
-        let _ = self.thread.take().map(JoinHandle::join);
-        self.failed = false;
-        self.note(&gateway.save());
-    }
-
-    fn note(&mut self, outcome: &io::Result<()>) {
-        if let Err(error) = outcome
-            && !self.failed
-        {
-            tracing::error!("the counters could not be saved: {error}");
-        }
-        self.failed = outcome.is_err();
-    }
 }
 
 /// The admin listener while it runs.

@@ -13,6 +13,8 @@
 //! of callers who are not whole, further newcomers count as one caller, in their limit's overflow
 //! counter. Its lock is taken last, after every shard's.
 
+mod amend;
+mod known;
 mod saved;
 mod shard;
 mod table;
@@ -25,7 +27,6 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use arc_swap::ArcSwap;
 use shard::{Limits, Shard, whole};
 use smallvec::SmallVec;
-use std::array;
 use std::collections::HashMap;
 
 /// What the store must know of the limits to tell when an entry is whole: for each, the quotas
@@ -155,77 +156,6 @@ impl Memory {
         decision
     }
 
-    /// The usual decision: a few limits, which all know the caller and count in numbers. Nothing
-    /// is done if it is another: `None`.
-    #[inline]
-    fn charge_known<const N: usize>(
-        &self,
-        charges: &mut [Charge<'_>],
-        now: Micros,
-        decision: &mut Decision,
-    ) -> Option<()> {
-        let charges: &mut [Charge<'_>; N] = charges.try_into().ok()?;
-        let keys: [u64; N] =
-            array::from_fn(|n| self.seed.key(charges[n].limit.0, &charges[n].subject));
-        let (mut guards, mut at) = ([const { None }; N], [0; N]);
-        self.lock_few(&keys, &mut guards, &mut at);
-        let mut slots = [0; N];
-        for n in 0..N {
-            slots[n] = guards[at[n]].as_ref()?.known(keys[n], charges[n].quota)?;
-        }
-        for n in 0..N {
-            let Charge { quota, cost, shadow, verdict, .. } = &mut charges[n];
-            let state = guards[at[n]].as_ref()?.state(slots[n]);
-            quota.check_into(Seen::State(state), now, *cost, verdict);
-            if !verdict.allowed && !*shadow && decision.rejected_by.is_none() {
-                decision.rejected_by = Some(n);
-            }
-        }
-        for n in 0..N {
-            let charge = &mut charges[n];
-            if !charge.verdict.allowed {
-                continue;
-            }
-            if decision.rejected_by.is_some() {
-                charge.verdict = charge.verdict.untaken()?;
-                continue;
-            }
-            guards[at[n]].as_mut()?.set(slots[n], charge.verdict.state()?);
-            if charge.settles || charge.quota.holds() {
-                decision.holds.extend(hold(n, charge, keys[n], false));
-            }
-        }
-        Some(())
-    }
-
-    /// Locks every shard that the keys are in, each once, in ascending order. Tells which lock is
-    /// which key's.
-    #[inline(always)]
-    fn lock_few<'a, const N: usize>(
-        &'a self,
-        keys: &[u64; N],
-        guards: &mut [Option<MutexGuard<'a, Shard>>; N],
-        at: &mut [usize; N],
-    ) {
-        // Shard and place in one number.
-        let mut order: [usize; N] = array::from_fn(|n| shard_of(keys[n]) << 8 | n);
-        for last in 1..N {
-            for n in (0..last).rev() {
-                let (low, high) = (order[n].min(order[n + 1]), order[n].max(order[n + 1]));
-                (order[n], order[n + 1]) = (low, high);
-            }
-        }
-        let mut locked = 0;
-        for n in 0..N {
-            let shard = order[n] >> 8;
-            if n == 0 || shard != order[n - 1] >> 8 {
-                guards[locked] = Some(self.shards[shard].lock());
-                locked += 1;
-            }
-            at[order[n] & 0xff] = locked - 1;
-        }
-    }
-
     /// Every decision: limits that see the caller for the first time, logs, a full store.
     #[cold]
     fn charge_any(&self, charges: &mut [Charge<'_>], now: Micros, decision: &mut Decision) {
@@ -274,52 +204,6 @@ impl Memory {
         };
         let places = keys.into_iter().map(place).collect();
         (guards, places)
-    }
-
-    /// Takes back what a request held.
-    pub(super) fn release(&self, hold: &Hold, now: Micros) {
-        self.amend(hold, now, |quota, state| quota.give_back(state?, hold.after, now, hold.cost));
-    }
-
-    /// Counts a request by what it came to, rather than by what was reserved for it.
-    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
-        let state = self.amend(hold, now, |quota, state| {
-            quota.settle(state, hold.after, now, hold.cost, actual)
-        })?;
-        Some(hold.quota.peek(Seen::State(state), now, hold.cost))
-    }
-
-    /// Makes a change to what a request was counted in. Whoever is no longer remembered was whole,
-    /// and may be in debt now.
-    fn amend(
-        &self,
-        hold: &Hold,
-        now: Micros,
-        change: impl Fn(&Quota, Option<State>) -> Option<State>,
-    ) -> Option<State> {
-        if !hold.overflow {
-            let mut shard = self.shards[shard_of(hold.key)].lock();
-            if let Some(slot) = shard.find(hold.key) {
-                let next = change(&hold.quota, Some(shard.state(slot)))?;
-                shard.set(slot, next);
-                return Some(next);
-            }
-            let next = change(&hold.quota, None)?;
-            if next.used == 0 {
-                return Some(next);
-            }
-            if self.has_room(&mut shard, now) {
-                shard.put(None, hold.key, hold.limit, Held::State(next));
-                self.keys.fetch_add(1, Ordering::Relaxed);
-                return Some(next);
-            }
-        }
-        let mut overflow = self.overflow.lock();
-        let Held::State(state) = overflow.entry(hold.limit).or_default() else { return None };
-        let next = change(&hold.quota, Some(state.read_as(hold.quota.kind())))?;
-        *state = next;
-        self.overflowing.store(overflow.len(), Ordering::Release);
-        Some(next)
     }
 
     /// A caller who has no entry: with what they begin, or that they are counted with others.
@@ -463,11 +347,10 @@ fn take_nothing(
 
 /// What this charge takes that must be given back, or settled.
 fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<Hold> {
-    let after = charge.verdict.state()?;
     // Whose turn it is at once has no place in the queue.
     let at_once = charge.quota.is_queue() && charge.verdict.delay() == 0;
-    let (limit, quota, cost) = (charge.limit, charge.quota.clone(), charge.cost);
-    (!at_once).then_some(Hold { charge: index, limit, key, quota, cost, after, overflow })
+    let (limit, quota, admitted) = (charge.limit, charge.quota.clone(), charge.verdict);
+    (!at_once).then_some(Hold { charge: index, limit, key, quota, admitted, overflow })
 }
 
 fn shard_of(key: u64) -> usize {

@@ -180,6 +180,42 @@ fn giving_back_a_place_touches_nothing_that_another_algorithm_counted() {
 }
 
 #[test]
+fn giving_back_a_place_touches_nothing_in_the_overflow_either() {
+    let (store, ids, flying) = full_store(Quota::concurrency(2).unwrap());
+    let (one, other) = (ip(7_777_777), ip(8_888_888));
+    let in_flight = store.decide(&[charge(ids[1], &flying, &one)], NOW);
+    assert!(in_flight.holds[0].overflow);
+    let bucket = quota(3);
+    for _ in 0..3 {
+        store.decide(&[charge(ids[1], &bucket, &other)], NOW);
+    }
+    store.release(&in_flight.holds[0], NOW);
+    let decision = store.decide(&[charge(ids[1], &bucket, &other)], NOW);
+    assert_eq!(decision.rejected_by, Some(0), "3 of 3 are used");
+}
+
+#[test]
+fn settling_goes_by_the_numbers_in_force() {
+    let (quick, slow) = (quota(6000), quota(6000 / 60 / 24));
+    let (store, ids) = store(1000, &[("x", quick.clone())]);
+    let caller = ip(1);
+    let reserving = Charge { settles: true, ..charge(ids[0], &quick, &caller) };
+    let streams = [store.decide(&[reserving], NOW), store.decide(&[reserving], NOW)];
+    // A reload makes it far slower, and the caller uses all of it.
+    store.adopt(Registry::from([(ids[0], [slow.clone()].into())]));
+    let layer = charge(ids[0], &slow, &caller);
+    while store.decide(&[layer], NOW).rejected_by.is_none() {}
+    // The old rate would have brought all of it back by now.
+    let later = NOW + SECOND;
+    store.settle(&streams[0].holds[0], 0, later);
+    assert_eq!(store.decide(&[layer], later).rejected_by, Some(0));
+    // What it cost beyond what was reserved is owed all the same.
+    store.settle(&streams[1].holds[0], 101, later);
+    let owed = store.decide(&[layer], later).verdicts[0].retry_after();
+    assert!(owed > 24 * 60 * SECOND, "{owed}");
+}
+
+#[test]
 fn making_room_for_one_charge_loses_no_other() {
     let quota = quota(1);
     let (store, ids) = store(1, &[("a", quota.clone()), ("b", quota.clone())]);

@@ -1,0 +1,71 @@
+//! What happens to an admission's counter afterwards: places are given back, costs are settled.
+
+use super::{Memory, shard_of};
+use crate::clock::Micros;
+use crate::limit::{Held, Quota, Seen, State, Verdict};
+use crate::store::Hold;
+use crate::sync::Ordering;
+
+impl Memory {
+    /// Takes back what a request held. A queue that drains at another rate by now, because of a
+    /// reload, moves up by itself.
+    pub(crate) fn release(&self, hold: &Hold, now: Micros) {
+        if hold.quota.is_concurrency() || self.is_in_force(hold) {
+            self.amend(hold, now, |state| hold.quota.give_back(state?, &hold.admitted, now));
+        }
+    }
+
+    /// Counts a request by what it came to, rather than by what was reserved for it. Says what the
+    /// limit holds then, unless that makes no difference any more.
+    pub(crate) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
+        let Hold { quota, admitted, .. } = hold;
+        let in_force = self.is_in_force(hold);
+        let state = self.amend(hold, now, |state| match (in_force, state) {
+            (true, state) => quota.settle(state, admitted, now, actual),
+            (false, state) => Quota::settle_elsewhere(state?, admitted.cost, actual),
+        })?;
+        in_force.then(|| quota.peek(Seen::State(state), now, admitted.cost))
+    }
+
+    /// Whether the limit still has the numbers by which the request was admitted.
+    fn is_in_force(&self, hold: &Hold) -> bool {
+        let limits = self.limits.load();
+        limits.get(hold.limit.0 as usize).is_some_and(|quotas| quotas.contains(&hold.quota))
+    }
+
+    /// Makes a change to what a request was counted in. Whoever is no longer remembered was whole,
+    /// and may be in debt now.
+    fn amend(
+        &self,
+        hold: &Hold,
+        now: Micros,
+        change: impl Fn(Option<State>) -> Option<State>,
+    ) -> Option<State> {
+        if !hold.overflow {
+            let mut shard = self.shards[shard_of(hold.key)].lock();
+            if let Some(slot) = shard.find(hold.key) {
+                let next = change(Some(shard.state(slot)))?;
+                shard.set(slot, next);
+                return Some(next);
+            }
+            let next = change(None)?;
+            if hold.quota.is_whole(Seen::State(next), now) {
+                return Some(next);
+            }
+            if self.has_room(&mut shard, now) {
+                shard.put(None, hold.key, hold.limit, Held::State(next));
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                return Some(next);
+            }
+        }
+        let mut overflow = self.overflow.lock();
+        let next = match overflow.get(&hold.limit) {
+            None => change(None)?,
+            Some(Held::State(state)) => change(Some(*state))?,
+            Some(Held::Log(_)) => return None,
+        };
+        overflow.insert(hold.limit, Held::State(next));
+        self.overflowing.store(overflow.len(), Ordering::Release);
+        Some(next)
+    }
+}
