@@ -211,19 +211,34 @@ impl Quota {
 
     /// Asks for `cost` tokens at `now`. Nothing is taken yet: see [`take`](Self::take).
     pub fn check<'a>(&self, held: impl Into<Seen<'a>>, now: Micros, cost: u32) -> Verdict {
-        let mut said = Verdict::NONE;
-        self.check_into(held.into(), now, cost, &mut said);
-        said
+        let seen = held.into();
+        match &self.shape {
+            Shape::Log(log) => log.check(&seen.as_log(), now, cost),
+            shape => {
+                let mut said = Verdict::NONE;
+                shape.check(seen.as_state(self.kind), now, cost, &mut said);
+                said
+            }
+        }
     }
 
-    /// The same, written where it is to be. (A verdict that is handed on by value is copied before
-    /// its parts have reached the cache, which takes longer than the arithmetic.)
+    /// Whether numbers are all there is to it: no log, and nothing to give back.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.kind != Kind::Log && !self.holds
+    }
+
+    /// The same for numbers, written where it is to be; returns what is used if it is taken. (A
+    /// verdict that is handed on by value is copied before its parts have reached the cache, which
+    /// takes longer than the arithmetic.)
     #[inline(always)]
-    pub(crate) fn check_into(&self, seen: Seen<'_>, now: Micros, cost: u32, said: &mut Verdict) {
-        match &self.shape {
-            Shape::Log(log) => *said = log.check(&seen.as_log(), now, cost),
-            shape => shape.check(seen.as_state(self.kind), now, cost, said),
-        }
+    pub(crate) fn check_into(
+        &self,
+        state: State,
+        now: Micros,
+        cost: u32,
+        said: &mut Verdict,
+    ) -> State {
+        self.shape.check(state.read_as(self.kind), now, cost, said)
     }
 
     /// Asks, and takes what is allowed: a decision by one limit alone.
@@ -356,8 +371,8 @@ impl Shape {
     }
 
     #[inline(always)]
-    fn check(&self, state: State, now: Micros, cost: u32, said: &mut Verdict) {
-        each!(self, algorithm => algorithm.check(state, now, cost, said));
+    fn check(&self, state: State, now: Micros, cost: u32, said: &mut Verdict) -> State {
+        each!(self, algorithm => algorithm.check(state, now, cost, said))
     }
 
     fn peek(&self, state: State, now: Micros, cost: u32) -> Verdict {

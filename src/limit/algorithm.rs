@@ -35,9 +35,9 @@ pub(super) trait Algorithm {
         None
     }
 
-    /// Asks for `cost` tokens.
+    /// Asks for `cost` tokens. Returns what is used if they are taken.
     #[inline(always)]
-    fn check(&self, state: State, now: Micros, cost: u32, said: &mut Verdict) {
+    fn check(&self, state: State, now: Micros, cost: u32, said: &mut Verdict) -> State {
         let current = self.advance(state, now);
         let room = self.room(current, now);
         (said.at, said.cost, said.capacity) = (now, cost, self.capacity());
@@ -45,12 +45,15 @@ pub(super) trait Algorithm {
             said.allowed = true;
             said.wait = self.delay(current, now);
             said.unused = room - cost;
-            said.account = Account::State(State { used: current.used + cost, ..current });
+            let taken = State { used: current.used + cost, ..current };
+            said.account = Account::State(taken);
+            taken
         } else {
             said.allowed = false;
             said.wait = self.wait(current, now, cost);
             said.unused = room;
             said.account = Account::State(current);
+            current
         }
     }
 

@@ -142,23 +142,23 @@ impl Memory {
 
     /// Decides one request's charges: all are charged, or none is.
     pub fn charge_all(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
-        let mut decision = Decision::default();
         let decided = match charges.len() {
-            1 => self.charge_known::<1>(charges, now, &mut decision),
-            2 => self.charge_known::<2>(charges, now, &mut decision),
-            3 => self.charge_known::<3>(charges, now, &mut decision),
-            4 => self.charge_known::<4>(charges, now, &mut decision),
+            1 => self.charge_known::<1>(charges, now),
+            2 => self.charge_known::<2>(charges, now),
+            3 => self.charge_known::<3>(charges, now),
+            4 => self.charge_known::<4>(charges, now),
             _ => None,
         };
-        if decided.is_none() {
-            self.charge_any(charges, now, &mut decision);
+        match decided {
+            Some(rejected_by) => Decision { rejected_by, holds: Vec::new() },
+            None => self.charge_any(charges, now),
         }
-        decision
     }
 
     /// Every decision: limits that see the caller for the first time, logs, a full store.
     #[cold]
-    fn charge_any(&self, charges: &mut [Charge<'_>], now: Micros, decision: &mut Decision) {
+    fn charge_any(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
+        let mut decision = Decision::default();
         let (mut guards, mut places) = self.find(charges);
         let mut overflow = None;
         for (index, (charge, place)) in charges.iter_mut().zip(&mut places).enumerate() {
@@ -175,7 +175,7 @@ impl Memory {
         }
         if decision.rejected_by.is_some() {
             take_nothing(charges, &places, &guards, overflow.as_deref());
-            return;
+            return decision;
         }
         for (index, (charge, place)) in charges.iter().zip(&places).enumerate() {
             if charge.verdict.allowed {
@@ -186,6 +186,7 @@ impl Memory {
                 self.take(charge, place, &mut guards, &mut overflow);
             }
         }
+        decision
     }
 
     /// Locks every shard that the charges are in, each once, in ascending order, and looks them

@@ -1,24 +1,25 @@
-//! The usual decision, made quickly: a few limits, which all know the caller and count in numbers.
-//! Nothing is copied that does not have to be; benches/limits.rs measures it.
+//! The usual decision, made quickly: a few limits, which all know the caller, count in numbers, and
+//! have nothing to give back. Nothing is copied that does not have to be; benches/limits.rs measures
+//! it.
 
 use super::shard::Shard;
-use super::{Memory, hold, shard_of};
+use super::{Memory, shard_of};
 use crate::clock::Micros;
-use crate::limit::Seen;
-use crate::store::{Charge, Decision};
+use crate::limit::State;
+use crate::store::Charge;
 use crate::sync::MutexGuard;
 use std::array;
 
 impl Memory {
-    /// The usual decision: a few limits, which all know the caller and count in numbers. Nothing
-    /// is done if it is another: `None`.
+    /// Decides, and says who rejected. Nothing is done if the decision is another than the usual
+    /// one: `None`.
     #[inline]
+    #[expect(clippy::option_option, reason = "not decided here, or decided and by nobody rejected")]
     pub(super) fn charge_known<const N: usize>(
         &self,
         charges: &mut [Charge<'_>],
         now: Micros,
-        decision: &mut Decision,
-    ) -> Option<()> {
+    ) -> Option<Option<usize>> {
         let charges: &mut [Charge<'_>; N] = charges.try_into().ok()?;
         let keys: [u64; N] =
             array::from_fn(|n| self.seed.key(charges[n].limit.0, &charges[n].subject));
@@ -26,31 +27,29 @@ impl Memory {
         self.lock_few(&keys, &mut guards, &mut at);
         let mut slots = [0; N];
         for n in 0..N {
-            slots[n] = guards[at[n]].as_ref()?.known(keys[n], charges[n].quota)?;
+            if charges[n].settles || !charges[n].quota.is_plain() {
+                return None;
+            }
+            slots[n] = guards[at[n]].as_ref()?.known(keys[n])?;
         }
+        let (mut taken, mut rejected_by) = ([State::default(); N], None);
         for n in 0..N {
             let Charge { quota, cost, shadow, verdict, .. } = &mut charges[n];
             let state = guards[at[n]].as_ref()?.state(slots[n]);
-            quota.check_into(Seen::State(state), now, *cost, verdict);
-            if !verdict.allowed && !*shadow && decision.rejected_by.is_none() {
-                decision.rejected_by = Some(n);
+            taken[n] = quota.check_into(state, now, *cost, verdict);
+            if !verdict.allowed && !*shadow && rejected_by.is_none() {
+                rejected_by = Some(n);
             }
         }
         for n in 0..N {
-            let charge = &mut charges[n];
-            if !charge.verdict.allowed {
-                continue;
-            }
-            if decision.rejected_by.is_some() {
-                charge.verdict = charge.verdict.untaken()?;
-                continue;
-            }
-            guards[at[n]].as_mut()?.set(slots[n], charge.verdict.state()?);
-            if charge.settles || charge.quota.holds() {
-                decision.holds.extend(hold(n, charge, keys[n], false));
+            let verdict = &mut charges[n].verdict;
+            if verdict.allowed && rejected_by.is_some() {
+                *verdict = verdict.untaken()?;
+            } else if verdict.allowed {
+                guards[at[n]].as_mut()?.set(slots[n], taken[n]);
             }
         }
-        Some(())
+        Some(rejected_by)
     }
 
     /// Locks every shard that the keys are in, each once, in ascending order. Tells which lock is
@@ -62,6 +61,10 @@ impl Memory {
         guards: &mut [Option<MutexGuard<'a, Shard>>; N],
         at: &mut [usize; N],
     ) {
+        if N == 1 {
+            guards[0] = Some(self.shards[shard_of(keys[0])].lock());
+            return;
+        }
         // Shard and place in one number.
         let mut order: [usize; N] = array::from_fn(|n| shard_of(keys[n]) << 8 | n);
         for last in 1..N {

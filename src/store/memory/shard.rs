@@ -67,11 +67,10 @@ impl Shard {
         }
     }
 
-    /// The slot of a caller who is known, if numbers are all that counts there.
+    /// The slot of a caller who is known, if that is counted in numbers.
     #[inline]
-    pub(super) fn known(&self, key: u64, quota: &Quota) -> Option<usize> {
-        let slot = self.find(key)?;
-        (self.table.state(slot).kind != Kind::Log && quota.kind() != Kind::Log).then_some(slot)
+    pub(super) fn known(&self, key: u64) -> Option<usize> {
+        self.find(key).filter(|slot| self.table.state(*slot).kind != Kind::Log)
     }
 
     #[inline]
