@@ -67,12 +67,6 @@ impl Shard {
         }
     }
 
-    /// The slot of a caller who is known, if that is counted in numbers.
-    #[inline]
-    pub(super) fn known(&self, key: u64) -> Option<usize> {
-        self.find(key).filter(|slot| self.table.state(*slot).kind != Kind::Log)
-    }
-
     #[inline]
     pub(super) fn state(&self, slot: usize) -> State {
         self.table.state(slot)
