@@ -69,8 +69,8 @@ impl Times {
 
     /// A moment that may have been to come.
     fn later(self, moment: Micros) -> Micros {
-        (self.since + moment.saturating_sub(self.then))
-            .saturating_sub(self.then.saturating_sub(moment))
+        let later = self.since.saturating_add(moment.saturating_sub(self.then));
+        later.saturating_sub(self.then.saturating_sub(moment))
     }
 }
 

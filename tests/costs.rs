@@ -52,6 +52,17 @@ fn a_header_of_the_answer_tells_the_cost() {
 }
 
 #[test]
+fn a_refusal_is_no_answer_that_told_nothing() {
+    let backend = priced();
+    let gateway = costing(&backend, "{ response_json: cost, reserve: 10 }");
+    assert_eq!(gateway.raw(b"TRACE / HTTP/1.1\r\nhost: a\r\n\r\n").status, 405);
+    let name = "sluice_limit_unsettled_total{limit=\"tokens\"}";
+    assert_eq!(metric(&gateway, name), 0);
+    assert_eq!(gateway.get("/none").status, 200);
+    assert_eq!(metric(&gateway, name), 1);
+}
+
+#[test]
 fn a_cost_may_leave_a_debt() {
     let backend = priced();
     let gateway = costing(&backend, "{ response_header: X-Cost, reserve: 10 }");
@@ -116,16 +127,22 @@ fn streaming(head: &'static str) -> (Backend, mpsc::Sender<&'static str>) {
     (backend, pieces)
 }
 
+/// A request whose answer has begun and has not told its cost.
+fn under_way(gateway: &Gateway, pieces: &mpsc::Sender<&'static str>) -> Connection {
+    let mut connection = gateway.connect();
+    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    pieces.send("data: {\"usage\":null}\n\n").unwrap();
+    assert_eq!(connection.head().unwrap().status, 200);
+    connection
+}
+
 const EVENTS: &str = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n";
 
 #[test]
 fn the_last_event_that_has_the_number_counts_and_is_settled_with_the_end() {
     let (backend, pieces) = streaming(EVENTS);
     let gateway = costing(&backend, "{ response_json: usage.total_tokens, reserve: 60 }");
-    let mut connection = gateway.connect();
-    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    pieces.send("data: {\"usage\":null}\n\n").unwrap();
-    assert_eq!(connection.head().unwrap().status, 200);
+    let mut connection = under_way(&gateway, &pieces);
     for piece in [
         "data: {\"usage\":{\"total_",
         "tokens\":70}}\n\n",
@@ -155,10 +172,7 @@ fn the_last_event_that_has_the_number_counts_and_is_settled_with_the_end() {
 fn who_leaves_before_the_number_came_has_cost_what_was_reserved() {
     let (backend, pieces) = streaming(EVENTS);
     let gateway = costing(&backend, "{ response_json: usage.total_tokens, reserve: 60 }");
-    let mut connection = gateway.connect();
-    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    pieces.send("data: {\"usage\":null}\n\n").unwrap();
-    assert_eq!(connection.head().unwrap().status, 200);
+    let connection = under_way(&gateway, &pieces);
     drop(connection);
     drop(pieces);
     assert_eq!(gateway.get("/").status, 429);

@@ -170,6 +170,7 @@ impl Settlement {
                 Meter::RequestBytes(unit) => Some(units(uploaded, *unit)),
                 Meter::ResponseBytes(Bytes { unit, passed }) => Some(units(*passed, *unit)),
                 Meter::Header(_) => None,
+                Meter::Json(..) if end == End::Refused => None, // nobody was asked
                 Meter::Json(_, finder) => {
                     let found = finder.as_ref().and_then(|finder| finder.found());
                     owed.untold(found, self.failed || end == End::Failed)

@@ -1,6 +1,6 @@
 //! The usual decision, made quickly: a few limits, which count in numbers and have nothing to give
-//! back, and either all know the caller or one of them rejects. Nothing is copied that does not have to be; benches/limits.rs measures
-//! it.
+//! back, and either all know the caller or one of them rejects. Nothing is copied that does not
+//! have to be; benches/limits.rs measures it.
 
 use super::shard::Shard;
 use super::{Memory, shard_of};
