@@ -1,0 +1,86 @@
+//! What the gateway may cost, line by line, and whether it does.
+
+use crate::load::Sample;
+use crate::report::Report;
+
+/// One line of the budget.
+pub(crate) struct Verdict {
+    what: String,
+    value: f64,
+    /// At most this; `None` for a line that asks for at least `least`.
+    most: Option<f64>,
+    least: Option<f64>,
+}
+
+/// Every line for which there are figures.
+pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
+    let cpu = |s: &Sample| s.cpu_micros_per_request;
+    let to_nginx = |scenario, figure: fn(&Sample) -> f64| {
+        let row = report.row(scenario, "sluice")?;
+        report.ratio(row, "nginx", figure)
+    };
+    // Against whichever way of buffering costs nginx less.
+    let to_better = |scenario| {
+        let row = report.row(scenario, "sluice")?;
+        let unbuffered = report.ratio(row, "nginx-unbuffered", cpu)?;
+        Some(report.ratio(row, "nginx", cpu)?.max(unbuffered))
+    };
+    let idle = report.idle.iter().find(|idle| idle.contestant == "sluice");
+    let mut lines = Vec::new();
+    let mut most = |what: &str, value: Option<f64>, most: f64| {
+        lines.extend(value.map(|value| Verdict {
+            what: what.to_owned(),
+            value,
+            most: Some(most),
+            least: None,
+        }));
+    };
+    most("forwarded, CPU × nginx", to_nginx("forwarded", cpu), 1.0);
+    most("rejected, CPU × nginx", to_nginx("rejected", cpu), 0.75);
+    most("moderate load, p50 × nginx", to_nginx("moderate", |s| s.p50_micros), 1.0);
+    most("moderate load, p99 × nginx", to_nginx("moderate", |s| s.p99_micros), 1.0);
+    most("1 MiB down, CPU × nginx's better mode", to_better("down"), 0.4);
+    most("1 MiB up, CPU × nginx's better mode", to_better("up"), 0.4);
+    most("idle connection, KiB", idle.map(crate::report::Idle::each), 18.0);
+    for growth in &report.growth {
+        match growth.what {
+            "connections" => {}
+            "cores" => lines.push(Verdict {
+                what: "two cores, × one core".to_owned(),
+                value: 2.0 / growth.ratio(),
+                most: None,
+                least: Some(1.8),
+            }),
+            what => lines.push(Verdict {
+                what: format!("{what}: {} → {}", growth.small, growth.large),
+                value: growth.ratio(),
+                most: Some(1.15),
+                least: None,
+            }),
+        }
+    }
+    for counted in &report.guard {
+        lines.extend(counted.change().map(|change| Verdict {
+            what: format!("instructions, {}, × recorded", counted.what),
+            value: 1.0 + change,
+            most: Some(1.05),
+            least: None,
+        }));
+    }
+    lines
+}
+
+/// The budget as a table.
+pub(crate) fn text(verdicts: &[Verdict]) -> String {
+    let line = |verdict: &Verdict| {
+        let met = verdict.most.is_none_or(|most| verdict.value <= most)
+            && verdict.least.is_none_or(|least| verdict.value >= least);
+        let (word, bound) = match (verdict.most, verdict.least) {
+            (Some(most), _) => ("at most", most),
+            (None, least) => ("at least", least.unwrap_or_default()),
+        };
+        let met = if met { "met" } else { "NOT MET" };
+        format!("  {:<44}{:>8.2}   {word} {bound:<6} {met}\n", verdict.what, verdict.value)
+    };
+    format!("budget\n{}", verdicts.iter().map(line).collect::<String>())
+}
