@@ -29,7 +29,7 @@
 //! | [`upstream`] | endpoints, balancing, pooled connections |
 //! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
-//! | [`path`], [`token`], [`digest`] | one spelling for paths; which tokens and keys are believed |
+//! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
 
 pub mod access_log;
 pub mod admin;
@@ -40,6 +40,7 @@ pub mod config;
 pub mod deadline;
 pub mod digest;
 pub mod gateway;
+pub mod hop;
 pub mod json_path;
 pub mod layer;
 pub mod limit;

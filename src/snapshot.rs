@@ -78,6 +78,13 @@ pub struct Route {
     pub metrics: Arc<RouteMetrics>,
 }
 
+impl Route {
+    /// Whether it sets or removes a header of the forwarded request.
+    pub fn edits(&self, name: &HeaderName) -> bool {
+        self.remove_headers.contains(name) || self.set_headers.iter().any(|(set, _)| set == name)
+    }
+}
+
 /// A limit, ready to be used.
 #[derive(Debug)]
 pub struct Limit {

@@ -3,7 +3,10 @@
 //! An [`Upstream`] belongs to a snapshot; its [`Endpoint`]s live on over reloads, with what is
 //! known of them. Connections belong to the worker that opened them: see [`pool`].
 
+pub mod answer;
+pub mod chunked;
 pub mod connect;
+pub mod connection;
 pub mod pool;
 pub mod upload;
 

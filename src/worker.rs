@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -312,15 +313,14 @@ pub fn run(
     orders: Orders,
     ready: &std::sync::mpsc::Sender<std::io::Result<()>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_all().build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    let tasks = tokio::task::LocalSet::new();
     let worker = Rc::new(Worker::new(gateway, index, peers));
     let _ = ready.send(Ok(()));
-    tasks.block_on(&runtime, worker.run(orders));
-    drop(tasks);
+    runtime.block_on(worker.run(orders));
     // A name that is still being looked up is waited for by nobody.
     runtime.shutdown_background();
 }

@@ -78,6 +78,13 @@ pub struct Identity {
     pub api_key: Option<ApiKeys>,
 }
 
+impl Identity {
+    /// Whether trusted proxies say in this header who the user is.
+    pub fn is_user_header(&self, name: &HeaderName) -> bool {
+        matches!(&self.user, Some(UserSource::Header(user)) if user == name)
+    }
+}
+
 /// How users are known.
 #[derive(Clone, Debug)]
 pub enum UserSource {

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn two_headers_that_disagree_are_both_not_believed() {
         let mut headers = HeaderMap::new();
-        headers.insert(X_FORWARDED_FOR, HeaderValue::from_static("203.0.113.7"));
+        headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("203.0.113.7"));
         headers.insert(FORWARDED, HeaderValue::from_static("for=203.0.113.7"));
         let peer = "10.0.0.1".parse().unwrap();
         let seen = |headers: &HeaderMap| forwarded(peer, headers, &trusted()).to_string();

@@ -4,7 +4,8 @@ use super::exchange::Exchange;
 use super::settle::End;
 use crate::deadline::Deadlines;
 use crate::upstream::InFlight;
-use crate::upstream::connect::Connection;
+use crate::upstream::answer::Framing;
+use crate::upstream::connection::{BodyError, Connection};
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
 use http::Request;
@@ -58,9 +59,11 @@ pub enum Body {
 /// the caller left, what the request held is let go.
 #[derive(Debug)]
 pub struct Relayed {
-    incoming: Incoming,
     /// The backend's connection goes back to its pool when the body has ended in good order.
     lease: Option<Lease>,
+    framing: Framing,
+    /// Whether the backend will take another request on it.
+    reusable: bool,
     exchange: Exchange,
     bytes: u64,
     whole: bool,
@@ -75,14 +78,18 @@ pub struct Lease {
     pub pool: Rc<Pool>,
     /// Counts as under way at its endpoint.
     pub in_flight: InFlight,
-    /// Whether the backend will take another request on it.
-    pub reusable: bool,
 }
 
 impl Body {
-    pub(super) fn relayed(incoming: Incoming, lease: Lease, exchange: Exchange) -> Self {
-        let mut body = Relayed { incoming, lease: Some(lease), exchange, bytes: 0, whole: false };
-        if body.incoming.is_end_stream() {
+    pub(super) fn relayed(
+        framing: Framing,
+        reusable: bool,
+        lease: Lease,
+        exchange: Exchange,
+    ) -> Self {
+        let lease = Some(lease);
+        let mut body = Relayed { lease, framing, reusable, exchange, bytes: 0, whole: false };
+        if body.framing.is_over() {
             body.end();
         }
         Self::Relayed(Box::new(body))
@@ -94,9 +101,9 @@ impl Relayed {
     fn end(&mut self) {
         self.whole = true;
         self.exchange.settle(End::Whole);
-        let Some(Lease { connection, pool, reusable, .. }) = self.lease.take() else { return };
+        let Some(Lease { mut connection, pool, .. }) = self.lease.take() else { return };
         drop(connection.take_guard());
-        if reusable {
+        if self.reusable {
             pool.put(connection);
         }
     }
@@ -110,23 +117,22 @@ impl Drop for Relayed {
 
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Self::Relayed(body) = &mut *self else {
             return Poll::Ready(None);
         };
-        let frame = ready!(Pin::new(&mut body.incoming).poll_frame(cx));
-        // hyper does not ask again once the announced length, or a trailer, has passed.
-        let ended = match &frame {
-            None => true,
+        let Some(lease) = &mut body.lease else { return Poll::Ready(None) };
+        let frame = ready!(lease.connection.poll_frame(&mut body.framing, cx));
+        match &frame {
+            None => body.end(),
             Some(Err(_)) => {
                 body.lease = None;
                 body.exchange.settle(End::Failed);
-                false
             }
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
@@ -135,11 +141,11 @@ impl HttpBody for Body {
                         settlement.data(data);
                     }
                 }
-                frame.is_trailers() || body.incoming.is_end_stream()
+                // hyper does not ask again once the announced length, or a trailer, has passed.
+                if body.framing.is_over() {
+                    body.end();
+                }
             }
-        };
-        if ended {
-            body.end();
         }
         Poll::Ready(frame)
     }
@@ -147,14 +153,17 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Relayed(body) => body.incoming.is_end_stream(),
+            Self::Relayed(body) => body.framing.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Relayed(body) => body.incoming.size_hint(),
+            Self::Relayed(body) => match body.framing {
+                Framing::Length(left) => SizeHint::with_exact(left),
+                Framing::Chunked(_) | Framing::UntilClose => SizeHint::default(),
+            },
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::body::Body;
 use super::exchange::Exchange;
-use super::forward::remove_hop_by_hop;
 use super::judge::retry_after_seconds;
 use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
@@ -11,29 +10,22 @@ use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
 use crate::snapshot::Snapshot;
 use crate::told;
-use http::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
-};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use crate::upstream::answer::Head;
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
-    let Answer { response, lease } = answer;
-    let (mut head, incoming) = response.into_parts();
+    let Answer { head: Head { status, headers, framing, reusable }, lease } = answer;
+    let mut response = Response::new(Body::Empty);
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
     if let Some(settlement) = &mut exchange.settlement {
-        settlement.head(head.status, &head.headers, &mut exchange.judgement.said);
+        settlement.head(status, response.headers(), &mut exchange.judgement.said);
     }
-    exchange.note_answer(head.status, None);
-    remove_hop_by_hop(&mut head.headers);
-    if head.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
-        && let Some(length) = head.headers.get(CONTENT_LENGTH).cloned()
-    {
-        head.headers.insert(CONTENT_LENGTH, length);
-    }
-    tell(&mut head.headers, &exchange);
-    head.version = Version::HTTP_11;
-    head.extensions.clear();
-    Response::from_parts(head, Body::relayed(incoming, lease, exchange))
+    exchange.note_answer(status, None);
+    tell(response.headers_mut(), &exchange);
+    *response.body_mut() = Body::relayed(framing, reusable, lease, exchange);
+    response
 }
 
 /// A refusal: a head and nothing else. Unless the request's body was read to its end, the

@@ -16,9 +16,9 @@ use crate::json_path::{Finder, JsonPath, rounded_up};
 use crate::limit::Quota;
 use crate::snapshot::Limit;
 use crate::store::{Hold, Store};
-use crate::upstream::upload::Upload;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use std::sync::Arc;
 pub(super) struct Settlement {
     gateway: Arc<Gateway>,
     owed: Vec<Owed>,
-    /// The request's body.
-    upload: Option<Rc<Upload>>,
+    /// Bytes of the request's body that have passed.
+    uploaded: Option<Rc<Cell<u64>>>,
     /// It was given to a backend.
     sent: bool,
     /// The backend says that it failed.
@@ -111,8 +111,8 @@ impl Settlement {
                 Some(Owed { hold, limit, said, meter })
             })
             .collect();
-        let (gateway, upload) = (Arc::clone(gateway), None);
-        let new = Self { gateway, owed, upload, sent: false, failed: false };
+        let (gateway, uploaded) = (Arc::clone(gateway), None);
+        let new = Self { gateway, owed, uploaded, sent: false, failed: false };
         Some(Box::new(new)).filter(|settlement| !settlement.owed.is_empty())
     }
 
@@ -122,8 +122,8 @@ impl Settlement {
     }
 
     /// The request is given to a backend; its body counts as it passes.
-    pub(super) fn send(&mut self, upload: Option<Rc<Upload>>) {
-        (self.sent, self.upload) = (true, upload);
+    pub(super) fn send(&mut self, uploaded: Option<Rc<Cell<u64>>>) {
+        (self.sent, self.uploaded) = (true, uploaded);
     }
 
     /// The head of the answer: what it tells is settled, and callers are told what is left then.
@@ -163,7 +163,7 @@ impl Settlement {
     /// can be.
     pub(super) fn end(&mut self, end: End, said: &mut [Said]) {
         let now = self.gateway.clock.now();
-        let uploaded = self.upload.as_ref().map_or(0, |upload| upload.passed());
+        let uploaded = self.uploaded.as_ref().map_or(0, |uploaded| uploaded.get());
         for owed in std::mem::take(&mut self.owed) {
             let cost = match &owed.meter {
                 _ if end == End::NoAnswer || end == End::Left && !self.sent => Some(0),

@@ -1,6 +1,6 @@
 //! Idle connections of one worker to one endpoint. No lock: nobody else touches them.
 
-use super::connect::Connection;
+use super::connection::Connection;
 use crate::deadline::Deadlines;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ impl Pool {
                 idle.clear();
                 return None;
             }
-            if connection.sender.is_ready() {
+            if connection.is_idle() {
                 return Some(connection);
             }
         }
@@ -46,10 +46,11 @@ impl Pool {
 
     /// Keeps a connection whose exchange is over. One that is not ready for the next request is
     /// closed: the backend answered before it had the whole request, or has hung up.
-    pub fn put(&self, connection: Connection) {
-        if !connection.sender.is_ready() {
+    pub fn put(&self, mut connection: Connection) {
+        if !connection.is_idle() {
             return;
         }
+        connection.rest();
         let mut idle = self.idle.borrow_mut();
         if idle.len() == MAX_IDLE {
             idle.pop_front();
@@ -60,8 +61,7 @@ impl Pool {
     /// Closes what was idle for too long, or was closed by the backend.
     pub fn sweep(&self, max_idle_ticks: u64) {
         let now = self.deadlines.tick();
-        let fresh =
-            |idle: &Idle| now - idle.since <= max_idle_ticks && idle.connection.sender.is_ready();
+        let fresh = |idle: &Idle| now - idle.since <= max_idle_ticks && idle.connection.is_idle();
         self.idle.borrow_mut().retain(fresh);
     }
 }

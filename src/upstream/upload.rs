@@ -1,168 +1,207 @@
-//! The request's body as it passes: nothing is held whole, and the caller waits for the backend.
+//! The request's body on its way to the backend: nothing is held whole, and the caller waits for
+//! the backend.
 
-use crate::deadline::Deadline;
-use bytes::Bytes;
-use http::HeaderName;
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, HeaderName};
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
 
-/// A request's body on its way to the backend.
-#[derive(Debug)]
-pub struct RequestBody(Option<(Incoming, Rc<Upload>)>);
-
-/// What is known of a body on its way.
+/// A body that is being sent.
 pub struct Upload {
-    /// Bytes that have passed.
-    passed: Cell<u64>,
+    incoming: Incoming,
+    /// Sent in chunks, because nobody knows how long it is.
+    chunked: bool,
     /// Bytes that may still come; beyond them the body is too large.
-    left: Cell<u64>,
-    too_large: Cell<bool>,
-    /// The caller broke off, or what came is no body.
-    failed: Cell<bool>,
-    /// The caller has yet to send more.
-    waiting: Cell<bool>,
-    /// The backend's time to answer, which begins anew with every piece it is given.
-    clock: Cell<Option<(Rc<Deadline>, Duration)>>,
+    left: u64,
+    passed: Rc<Cell<u64>>,
+    /// What the socket has yet to take.
+    pending: VecDeque<Bytes>,
+    stage: Stage,
     /// Fields that a trailer must not bring in.
     is_ours: Box<dyn Fn(&HeaderName) -> bool>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The caller may send more, and may be waited for.
+    Open { waiting: bool },
+    /// Everything has come.
+    Ended,
+    /// The backend takes no more.
+    GivenUp,
+}
+
+/// Why a body cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UploadError {
+    /// The caller broke off, or what came is no body.
+    #[error("the body broke off")]
+    BrokeOff,
+    /// It is larger than the route takes.
+    #[error("the body is too large")]
+    TooLarge,
+    /// The backend takes no more of it.
+    #[error("the backend takes no more of the body")]
+    Refused,
+}
+
 impl std::fmt::Debug for Upload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upload").field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("Upload").field("stage", &self.stage).finish_non_exhaustive()
     }
 }
 
 impl Upload {
     /// At most `limit` bytes, and no trailer that `is_ours`.
-    pub fn new(limit: Option<u64>, is_ours: impl Fn(&HeaderName) -> bool + 'static) -> Rc<Self> {
-        Rc::new(Self {
-            passed: Cell::new(0),
-            left: Cell::new(limit.unwrap_or(u64::MAX)),
-            too_large: Cell::new(false),
-            failed: Cell::new(false),
-            waiting: Cell::new(false),
-            clock: Cell::new(None),
+    pub fn new(
+        incoming: Incoming,
+        chunked: bool,
+        limit: Option<u64>,
+        is_ours: impl Fn(&HeaderName) -> bool + 'static,
+    ) -> Self {
+        Self {
+            incoming,
+            chunked,
+            left: limit.unwrap_or(u64::MAX),
+            passed: Rc::default(),
+            pending: VecDeque::new(),
+            stage: Stage::Open { waiting: false },
             is_ours: Box::new(is_ours),
-        })
+        }
     }
 
-    /// How many bytes have passed.
-    pub fn passed(&self) -> u64 {
+    /// Counts the bytes that have passed, for as long as anybody wants to know.
+    pub fn counter(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.passed)
+    }
+
+    /// Bytes of the body that were taken from the caller.
+    pub fn sent(&self) -> u64 {
         self.passed.get()
-    }
-
-    /// Whether more came than may.
-    pub fn is_too_large(&self) -> bool {
-        self.too_large.get()
-    }
-
-    /// Whether the caller broke off, or sent what is no body.
-    pub fn has_failed(&self) -> bool {
-        self.failed.get()
     }
 
     /// Whether it is the caller that everybody waits for.
     pub fn is_waiting(&self) -> bool {
-        self.waiting.get()
+        self.stage == Stage::Open { waiting: true }
     }
 
-    /// Lets every piece begin the backend's time to answer anew.
-    pub fn puts_off(&self, deadline: Rc<Deadline>, by: Duration) {
-        self.clock.set(Some((deadline, by)));
+    /// Sends no more; the connection cannot be used again.
+    pub fn give_up(&mut self) {
+        self.stage = Stage::GivenUp;
+        self.pending.clear();
     }
 
-    fn progressed(&self) {
-        if let Some((deadline, by)) = self.clock.take() {
-            deadline.set(by);
-            self.clock.set(Some((deadline, by)));
-        }
-    }
-}
-
-/// Why a body cannot be passed on.
-#[derive(Debug, thiserror::Error)]
-pub enum RequestBodyError {
-    /// hyper could not read it.
-    #[error(transparent)]
-    Read(#[from] hyper::Error),
-    /// It is larger than the route takes.
-    #[error("the body is too large")]
-    TooLarge,
-}
-
-impl RequestBody {
-    /// No body.
-    pub fn empty() -> Self {
-        Self(None)
-    }
-
-    /// A body that comes from the caller.
-    pub fn new(incoming: Incoming, upload: Rc<Upload>) -> Self {
-        Self(Some((incoming, upload)))
-    }
-
-    /// What is known of it; nothing if there is none.
-    pub fn upload(&self) -> Option<Rc<Upload>> {
-        self.0.as_ref().map(|(_, upload)| Rc::clone(upload))
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = RequestBodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
+    /// Sends as much as has come and as the socket takes; ready when all is sent.
+    pub fn poll(
+        &mut self,
+        stream: &mut TcpStream,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let Some((incoming, upload)) = &mut self.0 else {
-            return Poll::Ready(None);
-        };
-        upload.waiting.set(true);
-        let frame = ready!(Pin::new(incoming).poll_frame(cx));
-        upload.waiting.set(false);
-        upload.progressed();
-        let mut frame = match frame {
-            None => return Poll::Ready(None),
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => {
-                upload.failed.set(true);
-                return Poll::Ready(Some(Err(error.into())));
-            }
-        };
-        if let Some(data) = frame.data_ref() {
-            match upload.left.get().checked_sub(data.len() as u64) {
-                Some(left) => {
-                    upload.left.set(left);
-                    upload.passed.set(upload.passed.get() + data.len() as u64);
-                }
-                None => {
-                    upload.too_large.set(true);
-                    return Poll::Ready(Some(Err(RequestBodyError::TooLarge)));
+    ) -> Poll<Result<(), UploadError>> {
+        loop {
+            while !self.pending.is_empty() {
+                match ready!(poll_write(stream, &self.pending, cx)) {
+                    Ok(count) => advance(&mut self.pending, count),
+                    Err(_) => return Poll::Ready(Err(UploadError::Refused)),
                 }
             }
-        }
-        if let Some(trailers) = frame.trailers_mut() {
-            let ours: Vec<HeaderName> =
-                trailers.keys().filter(|name| (upload.is_ours)(name)).cloned().collect();
-            for name in ours {
-                trailers.remove(name);
+            match self.stage {
+                Stage::Ended => return Poll::Ready(Ok(())),
+                Stage::GivenUp => return Poll::Pending,
+                Stage::Open { .. } => {}
+            }
+            self.stage = Stage::Open { waiting: true };
+            let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+            self.stage = Stage::Open { waiting: false };
+            match frame {
+                None => self.end(None),
+                Some(Ok(frame)) => self.take(frame)?,
+                Some(Err(_)) => return Poll::Ready(Err(UploadError::BrokeOff)),
+            }
+            if !self.chunked && self.incoming.is_end_stream() {
+                self.stage = Stage::Ended;
             }
         }
-        Poll::Ready(Some(Ok(frame)))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|(incoming, _)| incoming.is_end_stream())
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<(), UploadError> {
+        match frame.into_data() {
+            Ok(data) => {
+                let length = data.len() as u64;
+                self.left = self.left.checked_sub(length).ok_or(UploadError::TooLarge)?;
+                self.passed.set(self.passed.get() + length);
+                if self.chunked && length > 0 {
+                    self.pending.push_back(format!("{length:x}\r\n").into());
+                    self.pending.push_back(data);
+                    self.pending.push_back(Bytes::from_static(b"\r\n"));
+                } else if length > 0 {
+                    self.pending.push_back(data);
+                }
+            }
+            Err(frame) => self.end(frame.into_trailers().ok()),
+        }
+        Ok(())
     }
 
-    fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), |(incoming, _)| incoming.size_hint())
+    /// Nothing comes any more, but for trailers.
+    fn end(&mut self, trailers: Option<HeaderMap>) {
+        if self.stage == Stage::Ended {
+            return;
+        }
+        self.stage = Stage::Ended;
+        if self.chunked {
+            let mut last = b"0\r\n".to_vec();
+            for (name, value) in trailers.iter().flatten() {
+                if may_trail(name) && !(self.is_ours)(name) {
+                    last.extend(
+                        [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat(),
+                    );
+                }
+            }
+            last.extend_from_slice(b"\r\n");
+            self.pending.push_back(last.into());
+        }
+    }
+}
+
+/// Fields that say how a message is to be read come before it, or not at all.
+fn may_trail(name: &HeaderName) -> bool {
+    !matches!(
+        name.as_str(),
+        "content-encoding" | "content-range" | "max-forwards" | "trailer" | "expect" | "range"
+    )
+}
+
+fn poll_write(
+    stream: &mut TcpStream,
+    pending: &VecDeque<Bytes>,
+    cx: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
+    if let [one] = pending.as_slices().0
+        && pending.len() == 1
+    {
+        return Pin::new(stream).poll_write(cx, one);
+    }
+    let mut slices = [IoSlice::new(&[]); 4];
+    for (slice, bytes) in slices.iter_mut().zip(pending) {
+        *slice = IoSlice::new(bytes);
+    }
+    Pin::new(stream).poll_write_vectored(cx, &slices)
+}
+
+fn advance(pending: &mut VecDeque<Bytes>, mut count: usize) {
+    while let Some(first) = pending.front_mut() {
+        if count < first.len() {
+            return first.advance(count);
+        }
+        count -= first.len();
+        pending.pop_front();
     }
 }
