@@ -22,8 +22,7 @@ use crate::clock::Clock;
 use crate::limit::Quota;
 use crate::proxy::judge::retry_after_seconds;
 use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Store, Subject};
-use crate::told;
-use http::header::RETRY_AFTER;
+use crate::told::{self, Item, Told};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use smallvec::SmallVec;
@@ -200,10 +199,7 @@ impl<B> Limits<B> {
         let retry_after =
             rejected_by.map(|_| retry_after_seconds(store::retry_after(&charges), 0.0));
         let delay = Duration::from_micros(store::delay(&charges));
-        let mut headers = self.tell(keys, &charges, rejected_by);
-        if let Some(seconds) = retry_after {
-            headers.insert(RETRY_AFTER, seconds.into());
-        }
+        let headers = self.tell(keys, &charges, rejected_by, retry_after);
         Decided { headers, retry_after, delay, holds }
     }
 
@@ -212,18 +208,24 @@ impl<B> Limits<B> {
         keys: &[(usize, String)],
         charges: &[Charge<'_>],
         rejected_by: Option<usize>,
+        retry_after: Option<u64>,
     ) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+        let mut told = Told::default();
+        if let Some(seconds) = retry_after {
+            told.retry_after(seconds);
+        }
         let tightest = || charges.iter().min_by(|a, b| a.verdict.compare_share(&b.verdict));
         let speaker = rejected_by.map_or_else(tightest, |index| charges.get(index));
         if let Some(Charge { quota, verdict, .. }) = speaker {
-            told::x_ratelimit(&mut headers, quota, verdict, &self.clock);
+            told.x_ratelimit(quota, verdict, &self.clock);
         }
         let all = keys.iter().zip(charges).map(|((index, _), charge)| {
             let Limit { name, policy, quota, .. } = &self.all[*index];
-            (name.as_str(), policy.as_str(), quota, &charge.verdict)
+            Item { name, policy, quota, verdict: &charge.verdict }
         });
-        told::ietf(&mut headers, all);
+        told.ietf(all);
+        let mut headers = HeaderMap::new();
+        told.put(&mut headers);
         headers
     }
 }

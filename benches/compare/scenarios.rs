@@ -1,7 +1,7 @@
 //! What is asked of every contestant, in turns.
 
 use crate::contestants::{Contestant, Limits, Setup, Stage};
-use crate::load::{Load, Sample, Seen, measure, run as put_load};
+use crate::load::{Load, Sample, Seen, measure};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::Report;
@@ -132,10 +132,8 @@ impl Scenario {
 /// The load that profile-guided optimisation learns from: the scenarios' own.
 pub(crate) fn train(stage: &Stage) -> Result<(), Failure> {
     for scenario in all() {
-        let running = stage.start(Sluice, &scenario.setup)?;
-        let seen = put_load(stage, &stage.load_core(), running.port, &scenario.load, 2.0)?;
-        scenario.check(Sluice, seen)?;
-        println!("trained on {}: {} requests", scenario.key, seen.requests);
+        let sample = scenario.measure(stage, Sluice, 2)?;
+        println!("trained on {}: {:.0} requests/s", scenario.key, sample.requests_per_second);
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::settle::End;
 use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
 use crate::snapshot::Snapshot;
-use crate::told;
+use crate::told::{Item, Told};
 use crate::upstream::answer::Head;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -23,7 +23,7 @@ pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> 
         settlement.head(status, response.headers(), &mut exchange.judgement.said);
     }
     exchange.note_answer(status, None);
-    tell(response.headers_mut(), &exchange);
+    tell(response.headers_mut(), &exchange, None);
     *response.body_mut() = Body::relayed(framing, reusable, lease, exchange);
     response
 }
@@ -41,16 +41,13 @@ pub(super) fn refused(
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
     match refusal {
-        Refusal::Limited { retry_after } => {
-            headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
-            tell(headers, &exchange);
-        }
+        Refusal::Limited { retry_after } => tell(headers, &exchange, Some(*retry_after)),
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
         }
         Refusal::MethodNotAllowed(allow) => {
             headers.insert(ALLOW, allow.clone());
-            tell(headers, &exchange);
+            tell(headers, &exchange, None);
         }
         Refusal::MethodRefused => {
             let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
@@ -58,9 +55,9 @@ pub(super) fn refused(
         }
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => {
             challenge(headers, refusal, exchange.snapshot());
-            tell(headers, &exchange);
+            tell(headers, &exchange, None);
         }
-        _ => tell(headers, &exchange),
+        _ => tell(headers, &exchange, None),
     }
     // A body that nobody reads has to be got rid of before the caller sees the answer.
     exchange.peer.activity.linger(!body_read);
@@ -99,22 +96,26 @@ fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {
 }
 
 /// What the limits say, if any said something.
-fn tell(headers: &mut HeaderMap, exchange: &Exchange) {
-    let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
+fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros>) {
+    let Headers { x_ratelimit, ietf, retry_jitter } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
+    let mut told = Told::default();
+    if let Some(retry_after) = retry_after {
+        told.retry_after(retry_after_seconds(retry_after, retry_jitter));
+    }
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
         let quota = limits[said.limit].quota(said.quota);
-        told::x_ratelimit(headers, quota, &said.verdict, &exchange.worker.gateway.clock);
+        told.x_ratelimit(quota, &said.verdict, &exchange.worker.gateway.clock);
     }
     if ietf {
-        let shown = judgement.said.iter().filter_map(|said| {
+        told.ietf(judgement.said.iter().filter_map(|said| {
             let limit = &limits[said.limit];
-            let shown = !limit.shadow && limit.layer != Layer::Global;
             let (policy, quota) = (limit.policy(said.quota), limit.quota(said.quota));
-            shown.then(|| (limit.name.as_str(), policy, quota, &said.verdict))
-        });
-        told::ietf(headers, shown);
+            let item = Item { name: &limit.name, policy, quota, verdict: &said.verdict };
+            (!limit.shadow && limit.layer != Layer::Global).then_some(item)
+        }));
     }
+    told.put(headers);
 }
 
 /// How the caller could identify themselves.
