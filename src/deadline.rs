@@ -143,7 +143,10 @@ impl Drop for Deadline {
 
 /// A duration in ticks, rounded up.
 pub fn ticks(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis().div_ceil(TICK.as_millis())).unwrap_or(NEVER / 2)
+    const NANOS: u64 = TICK.as_nanos() as u64;
+    const PER_SECOND: u64 = 1_000_000_000 / NANOS;
+    let of_seconds = duration.as_secs().saturating_mul(PER_SECOND).min(NEVER / 2);
+    of_seconds + u64::from(duration.subsec_nanos()).div_ceil(NANOS)
 }
 
 #[cfg(test)]
@@ -164,6 +167,15 @@ mod tests {
             poll(&deadline)
         });
         assert_eq!(fired, Some(4));
+    }
+
+    #[test]
+    fn ticks_are_rounded_up() {
+        let cases = [(0, 0), (1, 1), (50, 1), (51, 2), (999, 20), (1000, 20), (1001, 21)];
+        for (millis, expected) in cases {
+            assert_eq!(ticks(Duration::from_millis(millis)), expected, "{millis} ms");
+        }
+        assert!(ticks(Duration::MAX) > u64::MAX / 4);
     }
 
     #[test]

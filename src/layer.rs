@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::limit::Quota;
 use crate::proxy::judge::retry_after_seconds;
 use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Store, Subject};
-use crate::told::{self, Item, Told};
+use crate::told::{self, Told};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use smallvec::SmallVec;
@@ -217,13 +217,12 @@ impl<B> Limits<B> {
         let tightest = || charges.iter().min_by(|a, b| a.verdict.compare_share(&b.verdict));
         let speaker = rejected_by.map_or_else(tightest, |index| charges.get(index));
         if let Some(Charge { quota, verdict, .. }) = speaker {
-            told.x_ratelimit(quota, verdict, &self.clock);
+            told.x_ratelimit(quota.rate().count.into(), quota, verdict, &self.clock);
         }
-        let all = keys.iter().zip(charges).map(|((index, _), charge)| {
-            let Limit { name, policy, quota, .. } = &self.all[*index];
-            Item { name, policy, quota, verdict: &charge.verdict }
-        });
-        told.ietf(all);
+        let limits = keys.iter().map(|(index, _)| &self.all[*index]);
+        let policy = told::policies(limits.clone().map(|limit| limit.policy.as_str()));
+        let said = limits.zip(charges);
+        told.ietf(policy, said.map(|(l, charge)| (l.name.as_str(), &l.quota, &charge.verdict)));
         let mut headers = HeaderMap::new();
         told.put(&mut headers);
         headers

@@ -15,6 +15,7 @@ pub mod refusal;
 pub mod relay;
 pub mod respond;
 mod settle;
+mod watched;
 
 use crate::worker::Worker;
 use accept::Peer;

@@ -18,7 +18,7 @@ use crate::told;
 use crate::upstream::Upstream;
 use http::{HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use router::{Found, Router};
 
@@ -34,7 +34,7 @@ pub struct Snapshot {
     /// By the router's index.
     pub routes: Box<[Route]>,
     /// The limits of a request that matches no route.
-    pub guards: Box<[Arc<Limit>]>,
+    pub guards: Limits,
     /// Who callers are.
     pub identity: Identity,
     /// Names of the plans, for tokens that name one.
@@ -64,8 +64,8 @@ pub struct Route {
     pub upstream: usize,
     /// What callers must present.
     pub require: Require,
-    /// All limits that guard it, in the order in which they are decided.
-    pub limits: Box<[Arc<Limit>]>,
+    /// All limits that guard it.
+    pub limits: Limits,
     /// Taken off the path before it is forwarded.
     pub strip_prefix: Option<String>,
     /// Set on the forwarded request.
@@ -101,8 +101,9 @@ pub struct Limit {
     /// What it allows: one quota, or one for each plan.
     quotas: Box<[Quota]>,
     by_plan: bool,
-    /// `RateLimit-Policy`'s item for each quota.
+    /// `RateLimit-Policy`'s item, and N, for each quota.
     policies: Box<[String]>,
+    counts: Box<[HeaderValue]>,
     /// Tokens a request takes.
     pub cost: Cost,
     /// Counts and reports, but never rejects.
@@ -137,6 +138,7 @@ impl Limit {
             by: limit.by.clone(),
             unless: limit.unless.clone(),
             policies: quotas.iter().map(|quota| told::policy(&limit.name, quota)).collect(),
+            counts: quotas.iter().map(|quota| quota.rate().count.into()).collect(),
             quotas,
             by_plan,
             cost: limit.cost.clone(),
@@ -160,9 +162,59 @@ impl Limit {
         &self.quotas[index]
     }
 
-    /// `"name";q=N;w=seconds`.
-    pub fn policy(&self, index: usize) -> &str {
-        &self.policies[index]
+    /// N as the caller is told it.
+    pub fn count(&self, index: usize) -> &HeaderValue {
+        &self.counts[index]
+    }
+
+    /// Whether callers hear of it: neither shadows nor the operator's own limits speak.
+    pub fn speaks(&self) -> bool {
+        !self.shadow && self.layer != Layer::Global
+    }
+}
+
+/// The limits that guard a request, in the order in which they are decided: ip, user, `api_key`,
+/// other, global; within a layer as written, those for all routes first.
+#[derive(Debug)]
+pub struct Limits {
+    all: Box<[Arc<Limit>]>,
+    /// `RateLimit-Policy` by which of them speak, one bit each, made when first asked for. None
+    /// where there are too many, or where plans decide.
+    policies: Box<[OnceLock<Option<HeaderValue>>]>,
+}
+
+impl Limits {
+    /// So many limits have every combination of their policies remembered.
+    const FEW: usize = 6;
+
+    fn new(limits: impl Iterator<Item = Arc<Limit>>) -> Self {
+        let mut all: Vec<_> = limits.collect();
+        all.sort_by_key(|limit| limit.layer);
+        let few = all.len() <= Self::FEW && !all.iter().any(|limit| limit.by_plan);
+        let policies = if few { 1 << all.len() } else { 0 };
+        Self { all: all.into(), policies: (0..policies).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// `RateLimit-Policy` of those limits, by index and quota, that speak.
+    pub fn policy(
+        &self,
+        said: impl Iterator<Item = (usize, usize)> + Clone,
+    ) -> Option<HeaderValue> {
+        let speaking = said.filter(|(limit, _)| self.all[*limit].speaks());
+        let item = |(limit, quota): (usize, usize)| self.all[limit].policies[quota].as_str();
+        if self.policies.is_empty() {
+            return told::policies(speaking.map(item));
+        }
+        let which = speaking.clone().fold(0, |which, (limit, _)| which | 1 << limit);
+        self.policies[which].get_or_init(|| told::policies(speaking.map(item))).clone()
+    }
+}
+
+impl std::ops::Deref for Limits {
+    type Target = [Arc<Limit>];
+
+    fn deref(&self) -> &[Arc<Limit>] {
+        &self.all
     }
 }
 
@@ -188,7 +240,7 @@ impl Snapshot {
             .routes
             .into_iter()
             .map(|route| Route {
-                limits: in_order(guards.iter().cloned().chain(route.limits.iter().map(limit))),
+                limits: Limits::new(guards.iter().cloned().chain(route.limits.iter().map(limit))),
                 metrics: lasting.metrics.route(&route.name),
                 name: route.name,
                 upstream: route.upstream,
@@ -213,7 +265,7 @@ impl Snapshot {
             loaded_at,
             router,
             routes,
-            guards: in_order(guards.into_iter()),
+            guards: Limits::new(guards.into_iter()),
             identity: config.identity,
             plans: config.plans.into_iter().map(|plan| plan.name).collect(),
             default_plan: config.default_plan,
@@ -228,7 +280,7 @@ impl Snapshot {
 
     /// Every limit; those that guard all routes are in it more than once.
     fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        let of_routes = self.routes.iter().flat_map(|route| &route.limits);
+        let of_routes = self.routes.iter().flat_map(|route| &*route.limits);
         self.guards.iter().chain(of_routes)
     }
 
@@ -255,11 +307,4 @@ impl Snapshot {
     pub fn plan(&self, name: &str) -> Option<usize> {
         self.plans.iter().position(|plan| plan == name)
     }
-}
-
-/// ip, user, `api_key`, other, global; within a layer as written, those for all routes first.
-fn in_order(limits: impl Iterator<Item = Arc<Limit>>) -> Box<[Arc<Limit>]> {
-    let mut limits: Vec<_> = limits.collect();
-    limits.sort_by_key(|limit| limit.layer);
-    limits.into()
 }

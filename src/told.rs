@@ -1,8 +1,5 @@
 //! What callers are told of their limits, as headers: `Retry-After`, `X-RateLimit-*` and the IETF
 //! draft's `RateLimit` and `RateLimit-Policy`.
-//!
-//! All values are written into one buffer and the headers are parts of it: a reject must be the
-//! cheapest answer there is, and allocations are what it consists of.
 
 use crate::clock::{Clock, SECOND};
 use crate::limit::{Quota, Rate, Verdict};
@@ -17,25 +14,19 @@ static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Headers under way.
-#[derive(Debug)]
+/// Headers under way, in the order in which callers read them. Values that have to be written share
+/// one buffer: a reject must be the cheapest answer there is, and allocations are most of it.
+#[derive(Debug, Default)]
 pub struct Told {
     text: Vec<u8>,
-    /// Each header, and where its value ends.
-    ends: SmallVec<[(&'static HeaderName, usize); 6]>,
+    headers: SmallVec<[(&'static HeaderName, Value); 6]>,
 }
 
-/// What one limit says of itself in the draft's headers.
-#[derive(Clone, Copy, Debug)]
-pub struct Item<'a> {
-    /// What it is called.
-    pub name: &'a str,
-    /// See [`policy`].
-    pub policy: &'a str,
-    /// What it allows.
-    pub quota: &'a Quota,
-    /// What it said.
-    pub verdict: &'a Verdict,
+#[derive(Debug)]
+enum Value {
+    Known(HeaderValue),
+    /// The buffer's part up to here.
+    Written(usize),
 }
 
 /// A limit's item of `RateLimit-Policy`: `"name";q=N;w=seconds`.
@@ -47,10 +38,10 @@ pub fn policy(name: &str, quota: &Quota) -> String {
     format!("\"{name}\";q={count};w={}", window.div_ceil(SECOND))
 }
 
-impl Default for Told {
-    fn default() -> Self {
-        Self { text: Vec::with_capacity(256), ends: SmallVec::new() }
-    }
+/// `RateLimit-Policy` of all limits that have something to say; `None` if there are none.
+pub fn policies<'a>(items: impl Iterator<Item = &'a str>) -> Option<HeaderValue> {
+    let text = items.collect::<SmallVec<[&str; 4]>>().join(", ");
+    (!text.is_empty()).then(|| HeaderValue::from_str(&text).ok())?
 }
 
 impl Told {
@@ -60,30 +51,35 @@ impl Told {
         self.end(&RETRY_AFTER);
     }
 
-    /// `X-RateLimit-*` of one limit.
-    pub fn x_ratelimit(&mut self, quota: &Quota, verdict: &Verdict, clock: &Clock) {
-        self.number(quota.rate().count);
-        self.end(&X_LIMIT);
+    /// `X-RateLimit-*` of one limit; `count` is its N.
+    pub fn x_ratelimit(
+        &mut self,
+        count: HeaderValue,
+        quota: &Quota,
+        verdict: &Verdict,
+        clock: &Clock,
+    ) {
+        self.headers.push((&X_LIMIT, Value::Known(count)));
         self.number(verdict.remaining());
         self.end(&X_REMAINING);
         self.number(clock.wall_second(verdict.at.saturating_add(quota.reset(verdict))));
         self.end(&X_RESET);
     }
 
-    /// `RateLimit` and `RateLimit-Policy`, structured fields as of the IETF's draft.
-    pub fn ietf<'a>(&mut self, items: impl Iterator<Item = Item<'a>> + Clone) {
+    /// `RateLimit` and `RateLimit-Policy`, structured fields as of the IETF's draft; nothing if no
+    /// limit has anything to say.
+    pub fn ietf<'a>(
+        &mut self,
+        policy: Option<HeaderValue>,
+        items: impl Iterator<Item = (&'a str, &'a Quota, &'a Verdict)>,
+    ) {
+        let Some(policy) = policy else { return };
+        self.headers.push((&RATELIMIT_POLICY, Value::Known(policy)));
         let begun = self.text.len();
-        for item in items.clone() {
-            self.separate(begun);
-            self.text.extend_from_slice(item.policy.as_bytes());
-        }
-        if self.text.len() == begun {
-            return;
-        }
-        self.end(&RATELIMIT_POLICY);
-        let begun = self.text.len();
-        for Item { name, quota, verdict, .. } in items {
-            self.separate(begun);
+        for (name, quota, verdict) in items {
+            if self.text.len() > begun {
+                self.text.extend_from_slice(b", ");
+            }
             self.text.push(b'"');
             self.text.extend_from_slice(name.as_bytes());
             self.text.extend_from_slice(b"\";r=");
@@ -101,27 +97,29 @@ impl Told {
     pub fn put(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.text);
         let mut start = 0;
-        for (name, end) in self.ends {
+        for (name, value) in self.headers {
+            let value = match value {
+                Value::Known(value) => Ok(value),
+                Value::Written(end) => {
+                    let part = text.slice(std::mem::replace(&mut start, end)..end);
+                    HeaderValue::from_maybe_shared(part)
+                }
+            };
             // Names of limits are checked when they are read: nothing else could be refused here.
-            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
+            if let Ok(value) = value {
                 headers.insert(name, value);
             }
-            start = end;
-        }
-    }
-
-    /// A comma, unless it is the first.
-    fn separate(&mut self, begun: usize) {
-        if self.text.len() > begun {
-            self.text.extend_from_slice(b", ");
         }
     }
 
     fn number(&mut self, number: impl itoa::Integer) {
+        if self.text.capacity() == 0 {
+            self.text.reserve_exact(128);
+        }
         self.text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     fn end(&mut self, name: &'static HeaderName) {
-        self.ends.push((name, self.text.len()));
+        self.headers.push((name, Value::Written(self.text.len())));
     }
 }

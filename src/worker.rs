@@ -5,6 +5,7 @@
 //! Every worker accepts from every listener; a connection goes to the worker that has the fewest,
 //! so that a handful of long-lived connections is spread evenly too.
 
+use crate::config::model::Server;
 use crate::deadline::{Deadlines, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::metrics::{Refused, WorkerMetrics};
@@ -65,6 +66,8 @@ pub struct Worker {
     pub index: usize,
     /// Time-outs of this worker.
     pub deadlines: Rc<Deadlines>,
+    /// Room to put short things together, for a moment.
+    pub scratch: RefCell<Vec<u8>>,
     generation: RefCell<Rc<Generation>>,
     /// Where other workers take connections.
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
@@ -115,6 +118,7 @@ impl Worker {
             index,
             generation: RefCell::new(Rc::new(generation)),
             deadlines,
+            scratch: RefCell::default(),
             peers,
             draining: Cell::new(false),
         }
@@ -128,6 +132,11 @@ impl Worker {
             *mine = Rc::new(Generation::new(Arc::clone(&current), &self.deadlines, Some(&mine)));
         }
         Rc::clone(&mine)
+    }
+
+    /// The guards of the edge, as of the last request: good enough for time-outs.
+    pub fn server(&self) -> Server {
+        self.generation.borrow().snapshot.server
     }
 
     /// This worker's gauges.

@@ -3,6 +3,7 @@
 //! hyper's own header timer costs a timer per request; here the socket notes what happens on it
 //! ([`Activity`]) and the worker's coarse deadlines do the rest.
 
+use super::watched::Watched;
 use crate::config::model::Server;
 use crate::deadline::{Deadline, Deadlines, TICK, ticks};
 use crate::metrics::Refused;
@@ -18,9 +19,9 @@ use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Who is at the other end of a connection.
@@ -120,7 +121,7 @@ impl Activity {
         self.lingers.set(lingers);
     }
 
-    fn bytes_read(&self) {
+    pub(super) fn bytes_read(&self) {
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head),
             Phase::Ending => self.ahead.set(true),
@@ -128,17 +129,17 @@ impl Activity {
         }
     }
 
-    fn write_pending(&self) {
+    pub(super) fn write_pending(&self) {
         if self.stuck.get().is_none() {
             self.stuck.set(Some(self.deadlines.tick()));
         }
     }
 
-    fn bytes_written(&self) {
+    pub(super) fn bytes_written(&self) {
         self.stuck.set(None);
     }
 
-    fn flushed(&self) {
+    pub(super) fn flushed(&self) {
         if self.phase.get() == Phase::Ending {
             self.enter(if self.ahead.take() { Phase::Head } else { Phase::Idle });
         }
@@ -162,7 +163,7 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
     let peer = Rc::new(Peer::new(address, Rc::clone(&worker.deadlines)));
     let _ = stream.set_nodelay(true);
     let server = worker.generation().snapshot.server;
-    let socket = TokioIo::new(Watched { stream, peer: Rc::clone(&peer) });
+    let socket = TokioIo::new(Watched::new(stream, &worker, &peer));
     let service = service_fn({
         let (worker, peer) = (Rc::clone(&worker), Rc::clone(&peer));
         move |request| {
@@ -187,12 +188,12 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(Some(result));
         }
-        peer.activity.arm(&deadline, &worker.generation().snapshot.server);
+        peer.activity.arm(&deadline, &worker.server());
         deadline.poll_elapsed(cx).map(|_| None)
     })
     .await;
 
-    let stream = connection.into_parts().io.into_inner().stream;
+    let stream = connection.into_parts().io.into_inner().into_stream();
     match outcome {
         Some(Err(error)) if error.is_parse() => {
             worker.gateway.metrics.refuse(Refused::BadRequest);
@@ -230,69 +231,4 @@ async fn linger(worker: &Worker, mut stream: TcpStream) {
         }
     };
     let _ = worker.deadlines.within(Duration::from_secs(1), reading).await;
-}
-
-/// A socket that notes what happens on it.
-struct Watched {
-    stream: TcpStream,
-    peer: Rc<Peer>,
-}
-
-impl Watched {
-    fn note(&self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
-        match written {
-            Poll::Ready(_) => self.peer.activity.bytes_written(),
-            Poll::Pending => self.peer.activity.write_pending(),
-        }
-        written
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before {
-            self.peer.activity.bytes_read();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note(written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.note(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        // hyper flushes the socket when it has nothing more to write to it.
-        self.peer.activity.flushed();
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

@@ -64,7 +64,7 @@ pub struct Relayed {
     framing: Framing,
     /// Whether the backend will take another request on it.
     reusable: bool,
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     bytes: u64,
     whole: bool,
 }
@@ -85,7 +85,7 @@ impl Body {
         framing: Framing,
         reusable: bool,
         lease: Lease,
-        exchange: Exchange,
+        exchange: Box<Exchange>,
     ) -> Self {
         let lease = Some(lease);
         let mut body = Relayed { lease, framing, reusable, exchange, bytes: 0, whole: false };

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::settle::{End, Settlement};
 use crate::access_log::Line;
 use crate::clock::Micros;
-use crate::snapshot::{Found, Limit, Route, Snapshot};
+use crate::snapshot::{Found, Limits, Route, Snapshot};
 use crate::upstream::Endpoint;
 use crate::worker::{Generation, Worker};
 use http::header::CONTENT_TYPE;
@@ -46,12 +46,18 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin<B: Body>(worker: Rc<Worker>, peer: Rc<Peer>, request: &Request<B>) -> Self {
+    /// On the heap from the start: it is handed on from step to step, and ends up in the answer's
+    /// body.
+    pub(super) fn begin<B: Body>(
+        worker: Rc<Worker>,
+        peer: Rc<Peer>,
+        request: &Request<B>,
+    ) -> Box<Self> {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
         let started = worker.gateway.clock.now();
-        Self {
+        Box::new(Self {
             origin: Origin { ip: peer.ip, counted: peer.ip },
             worker,
             peer,
@@ -69,7 +75,7 @@ impl Exchange {
             found: Found::Nothing,
             log: None,
             done: false,
-        }
+        })
     }
 
     pub(super) fn snapshot(&self) -> &Snapshot {
@@ -84,7 +90,7 @@ impl Exchange {
     }
 
     /// The limits that guard this request.
-    pub(super) fn limits(&self) -> &[Arc<Limit>] {
+    pub(super) fn limits(&self) -> &Limits {
         self.route().map_or(&self.snapshot().guards, |route| &route.limits)
     }
 

@@ -104,12 +104,13 @@ pub(super) async fn judge(
     };
     let limits = exchange.limits();
     if caller.exempt {
-        for limit in limits {
+        for limit in limits.iter() {
             limit.metrics.exempt.increment();
         }
         return (Judgement::default(), Ok((Admission::free(), None)));
     }
-    let (parts, claims) = claims(exchange, caller, headers);
+    let (mut parts, mut claims) = (Parts::new(), Claims::new());
+    claim(exchange, caller, headers, &mut parts, &mut claims);
     let mut charges: SmallVec<[Charge<'_>; 4]> = claims
         .iter()
         .map(|claim| {
@@ -188,34 +189,34 @@ struct Claim {
     parts: Range<usize>,
 }
 
-type Parts<'a> = SmallVec<[Part<'a>; 8]>;
+type Claims = SmallVec<[Claim; 4]>;
+
+/// What the limits that apply count by, one after the other.
+type Parts<'a> = SmallVec<[Part<'a>; 4]>;
 
 /// The limits that apply. Of a caller who was refused, only those by address alone.
-fn claims<'a>(
+fn claim<'a>(
     exchange: &Exchange,
     caller: &'a Caller,
     headers: &'a HeaderMap,
-) -> (Parts<'a>, SmallVec<[Claim; 4]>) {
-    let mut parts = Parts::new();
-    let mut claims = SmallVec::new();
+    parts: &mut Parts<'a>,
+    claims: &mut Claims,
+) {
     let (ip, ip_only) = (exchange.origin.counted, exchange.caller.is_none());
     let present = |attribute: &Attribute| part(attribute, ip, caller, headers);
     for (index, limit) in exchange.limits().iter().enumerate() {
-        if ip_only && limit.layer != Layer::Ip {
-            continue;
-        }
-        if limit.unless.iter().any(|attribute| present(attribute).is_some()) {
-            continue;
-        }
+        let kept_out = ip_only && limit.layer != Layer::Ip
+            || limit.unless.iter().any(|attribute| present(attribute).is_some());
         let start = parts.len();
-        let all: Option<Parts<'a>> = limit.by.iter().map(present).collect();
         // A limit whose attribute the caller lacks does not apply.
-        let Some(all) = all else { continue };
-        parts.extend(all);
+        let has = |attribute| present(attribute).map(|part| parts.push(part)).is_some();
+        if kept_out || !limit.by.iter().all(has) {
+            parts.truncate(start);
+            continue;
+        }
         let quota = limit.quota_index(caller.plan(&limit.by));
         claims.push(Claim { limit: index, quota, parts: start..parts.len() });
     }
-    (parts, claims)
 }
 
 fn part<'a>(
@@ -249,10 +250,7 @@ impl Judgement {
     /// The limit that speaks in `X-RateLimit-*`: the one that rejected, or else the tightest, the
     /// one with the smallest share left. Neither shadows nor the operator's own limits speak.
     pub fn speaker(&self, limits: &[Arc<Limit>]) -> Option<&Said> {
-        let speaks = |said: &&Said| {
-            let limit = &limits[said.limit];
-            !limit.shadow && limit.layer != Layer::Global
-        };
+        let speaks = |said: &&Said| limits[said.limit].speaks();
         if let Some(index) = self.rejected_by {
             return self.said.get(index).filter(speaks);
         }

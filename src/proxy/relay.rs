@@ -73,7 +73,7 @@ async fn send(
     let connection = connect(&upstream.endpoints[picked], deadlines, limits.connect).await;
     let mut connection = connection.map_err(|error| match error {
         ConnectError::TimedOut => Refusal::GatewayTimeout,
-        error => Refusal::BadGateway(error.to_string()),
+        error @ ConnectError::Unreachable(_) => Refusal::BadGateway(error.to_string()),
     })?;
     connection.keep_guard(guard);
     match connection.ask(&mut request, limits.response).await {

@@ -7,15 +7,15 @@ use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
 use super::settle::End;
 use crate::clock::Micros;
-use crate::config::model::{Headers, KeyPlace, Layer, UserSource};
+use crate::config::model::{Headers, KeyPlace, UserSource};
 use crate::snapshot::Snapshot;
-use crate::told::{Item, Told};
+use crate::told::Told;
 use crate::upstream::answer::Head;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 /// The backend's answer, with the limits' headers.
-pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> {
+pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
     let Answer { head: Head { status, headers, framing, reusable }, lease } = answer;
     let mut response = Response::new(Body::Empty);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
@@ -31,7 +31,7 @@ pub(super) fn relayed(mut exchange: Exchange, answer: Answer) -> Response<Body> 
 /// A refusal: a head and nothing else. Unless the request's body was read to its end, the
 /// connection ends with it.
 pub(super) fn refused(
-    mut exchange: Exchange,
+    mut exchange: Box<Exchange>,
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
@@ -104,16 +104,20 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros
         told.retry_after(retry_after_seconds(retry_after, retry_jitter));
     }
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
-        let quota = limits[said.limit].quota(said.quota);
-        told.x_ratelimit(quota, &said.verdict, &exchange.worker.gateway.clock);
+        let (limit, clock) = (&limits[said.limit], &exchange.worker.gateway.clock);
+        let count = limit.count(said.quota).clone();
+        told.x_ratelimit(count, limit.quota(said.quota), &said.verdict, clock);
     }
     if ietf {
-        told.ietf(judgement.said.iter().filter_map(|said| {
-            let limit = &limits[said.limit];
-            let (policy, quota) = (limit.policy(said.quota), limit.quota(said.quota));
-            let item = Item { name: &limit.name, policy, quota, verdict: &said.verdict };
-            (!limit.shadow && limit.layer != Layer::Global).then_some(item)
-        }));
+        let policy = limits.policy(judgement.said.iter().map(|said| (said.limit, said.quota)));
+        let speaking = judgement.said.iter().filter(|said| limits[said.limit].speaks());
+        told.ietf(
+            policy,
+            speaking.map(|said| {
+                let limit = &limits[said.limit];
+                (limit.name.as_str(), limit.quota(said.quota), &said.verdict)
+            }),
+        );
     }
     told.put(headers);
 }

@@ -145,20 +145,20 @@ impl Upload {
                     self.pending.push_back(data);
                 }
             }
-            Err(frame) => self.end(frame.into_trailers().ok()),
+            Err(frame) => self.end(frame.trailers_ref()),
         }
         Ok(())
     }
 
     /// Nothing comes any more, but for trailers.
-    fn end(&mut self, trailers: Option<HeaderMap>) {
+    fn end(&mut self, trailers: Option<&HeaderMap>) {
         if self.stage == Stage::Ended {
             return;
         }
         self.stage = Stage::Ended;
         if self.chunked {
             let mut last = b"0\r\n".to_vec();
-            for (name, value) in trailers.iter().flatten() {
+            for (name, value) in trailers.into_iter().flatten() {
                 if may_trail(name) && !(self.is_ours)(name) {
                     last.extend(
                         [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat(),
