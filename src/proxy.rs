@@ -11,6 +11,7 @@ mod exchange;
 mod forward;
 pub mod identify;
 pub mod judge;
+mod present;
 pub mod refusal;
 pub mod relay;
 pub mod respond;
@@ -27,6 +28,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use refusal::Refusal;
 use relay::Answer;
+use std::convert::Infallible;
 use std::rc::Rc;
 
 /// Answers one request.
@@ -34,17 +36,17 @@ pub async fn handle(
     worker: Rc<Worker>,
     peer: Rc<Peer>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Result<Response<Body>, Infallible> {
     let mut exchange = Exchange::begin(worker, peer, &request);
     let no_body = request.body().is_end_stream();
     let mut request = Some(request);
-    match pass(&mut exchange, &mut request).await {
+    Ok(match pass(&mut exchange, &mut request).await {
         Ok(answer) => respond::relayed(exchange, answer),
         Err(refusal) => {
             let read = no_body || body::discard(request, &exchange.worker.deadlines).await;
             respond::refused(exchange, &refusal, read)
         }
-    }
+    })
 }
 
 /// Every step may refuse. Whatever a request is refused for, its limits are asked first: bad
@@ -54,7 +56,7 @@ async fn pass(
     request: &mut Option<Request<Incoming>>,
 ) -> Result<Answer, Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
-    exchange.origin = address::origin(&exchange.peer, head.headers(), exchange.snapshot());
+    exchange.origin = address::origin(exchange, head.headers());
     early_denial::address(exchange)?;
     let arrived = arrive(exchange, head);
     early_denial::identity(exchange)?;
@@ -70,7 +72,7 @@ async fn pass(
 
 /// Where the request wants to go, and who asks.
 fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Refusal> {
-    exchange.find_route(Destination::of(request)?, request.method());
+    exchange.find_route(Destination::of(request, exchange.present)?, request.method());
     exchange.caller = Some(identify::caller(exchange, request)?);
     Ok(())
 }

@@ -14,7 +14,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -166,10 +165,7 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
     let socket = TokioIo::new(Watched::new(stream, &worker, &peer));
     let service = service_fn({
         let (worker, peer) = (Rc::clone(&worker), Rc::clone(&peer));
-        move |request| {
-            let answer = super::handle(Rc::clone(&worker), Rc::clone(&peer), request);
-            async { Ok::<_, Infallible>(answer.await) }
-        }
+        move |request| super::handle(Rc::clone(&worker), Rc::clone(&peer), request)
     });
     let mut builder = http1::Builder::new();
     builder.max_header_size(server.max_header_bytes);

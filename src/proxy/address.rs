@@ -4,8 +4,8 @@
 //! first that is not is the caller. A header that cannot be read ends the walk at the last address
 //! that was believed, so nothing behind garbage is believed either.
 
-use super::accept::Peer;
-use crate::snapshot::Snapshot;
+use super::exchange::Exchange;
+use super::present::Present;
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -23,9 +23,11 @@ pub struct Origin {
 }
 
 /// Finds out where a request comes from.
-pub fn origin(peer: &Peer, headers: &HeaderMap, snapshot: &Snapshot) -> Origin {
-    let identity = &snapshot.identity;
-    let ip = if peer.is_trusted(snapshot) {
+pub(super) fn origin(exchange: &Exchange, headers: &HeaderMap) -> Origin {
+    let (peer, present) = (&exchange.peer, exchange.present);
+    let identity = &exchange.snapshot().identity;
+    let told = present.has(Present::X_FORWARDED_FOR) || present.has(Present::FORWARDED);
+    let ip = if told && peer.is_trusted(exchange.snapshot()) {
         forwarded(peer.ip, headers, &identity.trusted_proxies)
     } else {
         peer.ip

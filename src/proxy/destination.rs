@@ -1,6 +1,7 @@
 //! Where a request wants to go: exactly one host, one spelling of the path, and nothing that two
 //! parsers could read differently.
 
+use super::present::Present;
 use super::refusal::Refusal;
 use crate::path::normalise;
 use http::header::{HOST, TRANSFER_ENCODING};
@@ -21,11 +22,13 @@ pub struct Destination {
 
 impl Destination {
     /// Reads a request's target, or refuses it.
-    pub fn of<B>(request: &Request<B>) -> Result<Self, Refusal> {
+    pub(super) fn of<B>(request: &Request<B>, present: Present) -> Result<Self, Refusal> {
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             return Err(Refusal::MethodRefused);
         }
-        check_framing(request)?;
+        if present.has(Present::TRANSFER_ENCODING) {
+            check_framing(request)?;
+        }
         let authority = authority(request)?;
         let host = host(&authority)?;
         let uri = request.uri();
@@ -126,7 +129,9 @@ mod tests {
     }
 
     fn read(target: &str, hosts: &[&str]) -> Result<(String, String), String> {
-        let destination = Destination::of(&request(target, hosts)).map_err(|e| e.to_string())?;
+        let request = request(target, hosts);
+        let destination = Destination::of(&request, Present::of(request.headers()));
+        let destination = destination.map_err(|e| e.to_string())?;
         Ok((destination.host.clone(), destination.path().to_owned()))
     }
 
@@ -185,7 +190,8 @@ mod tests {
                 let value = HeaderValue::from_str(coding).unwrap();
                 request.headers_mut().append(TRANSFER_ENCODING, value);
             }
-            assert_eq!(Destination::of(&request).is_ok(), good, "{codings:?}");
+            let present = Present::of(request.headers());
+            assert_eq!(Destination::of(&request, present).is_ok(), good, "{codings:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::address::Origin;
 use super::destination::Destination;
 use super::identify::Caller;
 use super::judge::{Admission, Judgement};
+use super::present::Present;
 use super::refusal::Refusal;
 use super::settle::{End, Settlement};
 use crate::access_log::Line;
@@ -34,6 +35,8 @@ pub(super) struct Exchange {
     /// What is to be settled before the last byte of the answer.
     pub(super) settlement: Option<Box<Settlement>>,
     pub(super) endpoint: Option<Arc<Endpoint>>,
+    /// Which headers there are.
+    pub(super) present: Present,
     /// Speaks gRPC, and is to be refused in its terms.
     pub(super) grpc: bool,
     /// How long the request's body says it is; nothing if there is none.
@@ -57,6 +60,7 @@ impl Exchange {
         peer.activity.request_began();
         let generation = worker.generation();
         let started = worker.gateway.clock.now();
+        let present = Present::of(request.headers());
         Box::new(Self {
             origin: Origin { ip: peer.ip, counted: peer.ip },
             worker,
@@ -68,7 +72,8 @@ impl Exchange {
             admission: None,
             settlement: None,
             endpoint: None,
-            grpc: is_grpc(request.headers()),
+            grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
+            present,
             announced: request.body().size_hint().exact(),
             method: request.method().clone(),
             destination: None,

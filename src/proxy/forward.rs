@@ -4,6 +4,7 @@
 use super::address::X_FORWARDED_FOR;
 use super::destination::Destination;
 use super::exchange::Exchange;
+use super::present::Present;
 use super::refusal::Refusal;
 use crate::config::model::KeyPlace;
 use crate::hop;
@@ -38,7 +39,7 @@ pub(super) fn prepare(
     writer.field(&HOST, destination.authority.as_bytes());
     pass_on(&mut writer, exchange, &head.headers);
     say_where_it_came_from(&mut writer, exchange, destination, &head);
-    say_what_follows(&mut writer, &head.headers);
+    say_what_follows(&mut writer, exchange.present, &head.headers);
     if exchange.settlement.as_ref().is_some_and(|settlement| settlement.reads_the_body()) {
         writer.field(&ACCEPT_ENCODING, b"identity");
     }
@@ -47,7 +48,7 @@ pub(super) fn prepare(
         let is_ours = move |name: &HeaderName| {
             is_ours(name, &generation.snapshot, &generation.snapshot.routes[index])
         };
-        let chunked = head.headers.contains_key(TRANSFER_ENCODING);
+        let chunked = exchange.present.has(Present::TRANSFER_ENCODING);
         Box::new(Upload::new(incoming, chunked, route.max_body_bytes, is_ours))
     });
     Ok(Outgoing {
@@ -129,12 +130,12 @@ fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
     let (snapshot, route) = (exchange.snapshot(), writer.route);
     let trusted = exchange.peer.is_trusted(snapshot);
     let reads_the_body = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
-    let named: SmallVec<[HeaderName; 4]> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(hop::named)
-        .collect();
+    let mut named: SmallVec<[HeaderName; 2]> = SmallVec::new();
+    if exchange.present.has(Present::CONNECTION) {
+        let elements =
+            lines(headers, &CONNECTION).flat_map(|line| line.split(|byte| *byte == b','));
+        named.extend(elements.filter_map(hop::named));
+    }
     for (name, value) in headers {
         let passes = match name.as_str() {
             // Said anew below, or answered here: `Expect` is, when the backend takes the body.
@@ -158,20 +159,23 @@ fn say_where_it_came_from(
     destination: &Destination,
     head: &Parts,
 ) {
-    let peer = &exchange.peer;
+    let (peer, present) = (&exchange.peer, exchange.present);
     let trusted = peer.is_trusted(exchange.snapshot());
-    let before = lines(&head.headers, &X_FORWARDED_FOR).filter(|_| trusted);
-    writer.list(&X_FORWARDED_FOR, before.chain([peer.name.as_bytes()]));
-    let said = |name: &HeaderName| trusted && head.headers.contains_key(name);
-    if !said(&X_FORWARDED_PROTO) {
-        writer.field(&X_FORWARDED_PROTO, b"http");
-    }
-    if !said(&X_FORWARDED_HOST) {
-        writer.field(&X_FORWARDED_HOST, destination.authority.as_bytes());
-    }
+    let said = |header| trusted && present.has(header);
+    let mut continued = |name, before: bool, mine| {
+        let before = before.then(|| lines(&head.headers, name)).into_iter().flatten();
+        writer.list(name, before.chain([mine]));
+    };
+    continued(&X_FORWARDED_FOR, said(Present::X_FORWARDED_FOR), peer.name.as_bytes());
     let old = head.version == Version::HTTP_10;
     let mine: &[u8] = if old { b"1.0 sluice" } else { b"1.1 sluice" };
-    writer.list(&VIA, lines(&head.headers, &VIA).chain([mine]));
+    continued(&VIA, present.has(Present::VIA), mine);
+    if !said(Present::X_FORWARDED_PROTO) {
+        writer.field(&X_FORWARDED_PROTO, b"http");
+    }
+    if !said(Present::X_FORWARDED_HOST) {
+        writer.field(&X_FORWARDED_HOST, destination.authority.as_bytes());
+    }
 }
 
 fn lines<'h>(
@@ -182,15 +186,16 @@ fn lines<'h>(
 }
 
 /// How the body ends, and whether the caller takes trailers; the rest of TE is between it and us.
-fn say_what_follows(writer: &mut Writer<'_>, headers: &HeaderMap) {
-    if headers.contains_key(TRANSFER_ENCODING) {
+fn say_what_follows(writer: &mut Writer<'_>, present: Present, headers: &HeaderMap) {
+    if present.has(Present::TRANSFER_ENCODING) {
         writer.field(&TRANSFER_ENCODING, b"chunked");
     } else if let Some(length) = headers.get(CONTENT_LENGTH) {
         writer.field(&CONTENT_LENGTH, length.as_bytes());
     }
-    let mut codings = headers.get_all(TE).iter().filter_map(|value| value.to_str().ok());
-    let mut items = codings.by_ref().flat_map(|list| list.split(','));
-    if items.any(|item| item.trim().eq_ignore_ascii_case("trailers")) {
+    let is_trailers = |item: &[u8]| item.trim_ascii().eq_ignore_ascii_case(b"trailers");
+    if present.has(Present::TE)
+        && lines(headers, &TE).any(|list| list.split(|byte| *byte == b',').any(is_trailers))
+    {
         writer.field(&TE, b"trailers");
         writer.field(&CONNECTION, b"te");
     }

@@ -1,0 +1,40 @@
+//! Which of the headers that the gateway looks at are there, found in one pass over the names: most
+//! are not there most of the time, and a look-up costs a hash each.
+
+use http::HeaderMap;
+
+/// A set of headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Present(u16);
+
+impl Present {
+    pub(super) const CONNECTION: Self = Self(1);
+    pub(super) const CONTENT_TYPE: Self = Self(1 << 1);
+    pub(super) const FORWARDED: Self = Self(1 << 2);
+    pub(super) const TE: Self = Self(1 << 3);
+    pub(super) const TRANSFER_ENCODING: Self = Self(1 << 4);
+    pub(super) const VIA: Self = Self(1 << 5);
+    pub(super) const X_FORWARDED_FOR: Self = Self(1 << 6);
+    pub(super) const X_FORWARDED_HOST: Self = Self(1 << 7);
+    pub(super) const X_FORWARDED_PROTO: Self = Self(1 << 8);
+
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let flag = |name: &str| match name {
+            "connection" => Self::CONNECTION.0,
+            "content-type" => Self::CONTENT_TYPE.0,
+            "forwarded" => Self::FORWARDED.0,
+            "te" => Self::TE.0,
+            "transfer-encoding" => Self::TRANSFER_ENCODING.0,
+            "via" => Self::VIA.0,
+            "x-forwarded-for" => Self::X_FORWARDED_FOR.0,
+            "x-forwarded-host" => Self::X_FORWARDED_HOST.0,
+            "x-forwarded-proto" => Self::X_FORWARDED_PROTO.0,
+            _ => 0,
+        };
+        Self(headers.keys().fold(0, |set, name| set | flag(name.as_str())))
+    }
+
+    pub(super) fn has(self, header: Self) -> bool {
+        self.0 & header.0 != 0
+    }
+}
