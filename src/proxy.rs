@@ -60,10 +60,7 @@ async fn pass(
     early_denial::address(exchange)?;
     let arrived = arrive(exchange, head);
     early_denial::identity(exchange)?;
-    let (judgement, ruling) = judge::judge(exchange, head.headers()).await;
-    exchange.judgement = judgement;
-    let (admission, settlement) = ruling?;
-    (exchange.admission, exchange.settlement) = (Some(admission), settlement);
+    judge::judge(exchange, head.headers()).await?;
     arrived?;
     let (route, destination) = exchange.found()?;
     let request = forward::prepare(exchange, route, destination, request)?;

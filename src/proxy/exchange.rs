@@ -96,7 +96,15 @@ impl Exchange {
 
     /// The limits that guard this request.
     pub(super) fn limits(&self) -> &Limits {
-        self.route().map_or(&self.snapshot().guards, |route| &route.limits)
+        self.limits_in(&self.generation)
+    }
+
+    /// The same, borrowed from the generation alone.
+    pub(super) fn limits_in<'g>(&self, generation: &'g Generation) -> &'g Limits {
+        match self.found {
+            Found::Route(index) => &generation.snapshot.routes[index].limits,
+            _ => &generation.snapshot.guards,
+        }
     }
 
     /// Finds the route; whether there is one is asked after the limits.

@@ -9,12 +9,13 @@ use crate::clock::{Micros, SECOND};
 use crate::config::model::{Attribute, Layer};
 use crate::gateway::Gateway;
 use crate::limit::Verdict;
-use crate::snapshot::Limit;
+use crate::snapshot::{Limit, Limits};
 use crate::store::{self, Charge, Hold, Part, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,11 +49,6 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nothing is held.
-    fn free() -> Self {
-        Self { holds: Vec::new(), gateway: None }
-    }
-
     fn new(holds: Vec<Hold>, gateway: &Arc<Gateway>) -> Self {
         // The usual request holds nothing, and costs nothing here.
         let gateway = (!holds.is_empty()).then(|| Arc::clone(gateway));
@@ -84,74 +80,76 @@ impl Drop for Admission {
     }
 }
 
-/// What an admitted request holds, and what it has reserved.
-type Admitted = (Admission, Option<Box<Settlement>>);
-
-/// Decides whether the request may pass, and charges it. Where there is no caller, because the
-/// request or its credentials are bad, the limits by address alone are charged, so guessing is
-/// limited too.
-pub(super) async fn judge(
-    exchange: &Exchange,
-    headers: &HeaderMap,
-) -> (Judgement, Result<Admitted, Refusal>) {
+/// Decides whether the request may pass, and charges it: writes down what the limits said, and what
+/// the request holds and has reserved. Where there is no caller, because the request or its
+/// credentials are bad, the limits by address alone are charged, so guessing is limited too.
+pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Result<(), Refusal> {
+    let generation = Rc::clone(&exchange.generation);
+    let limits = exchange.limits_in(&generation);
     let anonymous;
     let caller = match &exchange.caller {
         Some(caller) => caller,
         None => {
-            anonymous = Caller::anonymous(exchange.snapshot(), exchange.origin);
+            anonymous = Caller::anonymous(&generation.snapshot, exchange.origin);
             &anonymous
         }
     };
-    let limits = exchange.limits();
     if caller.exempt {
         for limit in limits.iter() {
             limit.metrics.exempt.increment();
         }
-        return (Judgement::default(), Ok((Admission::free(), None)));
+        return Ok(());
     }
     let (mut parts, mut claims) = (Parts::new(), Claims::new());
     claim(exchange, caller, headers, &mut parts, &mut claims);
-    let mut charges: SmallVec<[Charge<'_>; 4]> = claims
-        .iter()
-        .map(|claim| {
-            let limit = &limits[claim.limit];
-            let subject = Subject(&parts[claim.parts.clone()]);
-            let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
-            charge.shadow = limit.shadow;
-            (charge.cost, charge.settles) =
-                settle::reserve(&limit.cost, charge.quota, exchange.announced);
-            charge
-        })
-        .collect();
-    let gateway = &exchange.worker.gateway;
-    let mut decision = match gateway.store.charge_all(&mut charges, exchange.started).await {
-        Ok(decision) => decision,
-        Err(never) => match never {},
+    let charge = |claim: &Claim| {
+        let limit = &limits[claim.limit];
+        let subject = Subject(&parts[claim.parts.clone()]);
+        let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
+        charge.shadow = limit.shadow;
+        (charge.cost, charge.settles) =
+            settle::reserve(&limit.cost, charge.quota, exchange.announced);
+        charge
     };
-    let said = |(claim, charge): (&Claim, &Charge<'_>)| Said {
+    let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().map(charge).collect();
+    let gateway = &exchange.worker.gateway;
+    let Ok(mut decision) = gateway.store.charge_all(&mut charges, exchange.started).await;
+
+    let judgement = &mut exchange.judgement;
+    judgement.rejected_by = decision.rejected_by;
+    judgement.said.extend(claims.iter().zip(&charges).map(|(claim, charge)| Said {
         limit: claim.limit,
         quota: claim.quota,
         verdict: charge.verdict,
-    };
-    let said = claims.iter().zip(&charges).map(said).collect();
-    let judgement = Judgement { said, rejected_by: decision.rejected_by };
+    }));
     judgement.count(limits);
-    if judgement.rejected_by.is_some() {
-        punish(exchange, &judgement, &charges).await;
+    if let Some(index) = judgement.rejected_by {
+        let retry_after = store::retry_after(&charges);
+        if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
+            Box::pin(punish(exchange, limits, &claims, &charges)).await;
+        }
+        return Err(match limits[claims[index].limit].layer {
+            Layer::Global => Refusal::SystemLimited { retry_after },
+            _ => Refusal::Limited { retry_after },
+        });
     }
-    let settlement = Settlement::take(gateway, &mut decision.holds, &judgement.said, limits);
-    let admission = Admission::new(decision.holds, gateway);
-    let ruling = rule(&judgement, &charges, limits, admission).await;
-    (judgement, ruling.map(|admission| (admission, settlement)))
+    let delay = store::delay(&charges);
+    exchange.settlement = Settlement::take(gateway, &mut decision.holds, &judgement.said, limits);
+    let mut admission = Admission::new(decision.holds, gateway);
+    if admission.holds() {
+        admission.turn(delay).await;
+        exchange.admission = Some(admission);
+    }
+    Ok(())
 }
 
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.
 #[cold]
-async fn punish(exchange: &Exchange, judgement: &Judgement, charges: &[Charge<'_>]) {
+async fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Charge<'_>]) {
     let (gateway, now) = (&exchange.worker.gateway, exchange.started);
-    for (said, charge) in judgement.said.iter().zip(charges) {
-        let limit = &exchange.limits()[said.limit];
-        let Some(penalty) = limit.penalty.as_ref().filter(|_| !said.verdict.allowed) else {
+    for (claim, charge) in claims.iter().zip(charges) {
+        let limit = &limits[claim.limit];
+        let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
             continue;
         };
         let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
@@ -161,24 +159,6 @@ async fn punish(exchange: &Exchange, judgement: &Judgement, charges: &[Charge<'_
         {
             tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
         }
-    }
-}
-
-/// What the decision means for the request.
-async fn rule(
-    judgement: &Judgement,
-    charges: &[Charge<'_>],
-    limits: &[Arc<Limit>],
-    mut admission: Admission,
-) -> Result<Admission, Refusal> {
-    let retry_after = store::retry_after(charges);
-    match judgement.rejected_by.map(|index| limits[judgement.said[index].limit].layer) {
-        None => {
-            admission.turn(store::delay(charges)).await;
-            Ok(admission)
-        }
-        Some(Layer::Global) => Err(Refusal::SystemLimited { retry_after }),
-        Some(_) => Err(Refusal::Limited { retry_after }),
     }
 }
 

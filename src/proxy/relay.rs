@@ -70,7 +70,9 @@ async fn send(
         }
     }
     let deadlines = &exchange.worker.deadlines;
-    let connection = connect(&upstream.endpoints[picked], deadlines, limits.connect).await;
+    // Most requests find an idle connection, and need no room for the making of one.
+    let connecting = connect(&upstream.endpoints[picked], deadlines, limits.connect);
+    let connection = Box::pin(connecting).await;
     let mut connection = connection.map_err(|error| match error {
         ConnectError::TimedOut => Refusal::GatewayTimeout,
         error @ ConnectError::Unreachable(_) => Refusal::BadGateway(error.to_string()),

@@ -25,9 +25,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Room for a read: what most heads fit in, and the most that is read ahead of the caller.
-const LEAST: usize = 2 << 10;
-const FIRST: usize = 8 << 10;
+/// Room for a read: what most answers fit in, what an idle connection may keep, and the most that is
+/// read ahead of the caller.
+const FIRST: usize = 4 << 10;
+const KEPT: usize = 16 << 10;
 const MOST: usize = 256 << 10;
 
 /// Something to let go of when a request is over at the backend's end.
@@ -132,7 +133,7 @@ impl Connection {
 
     /// Lets go of what only a busy connection needs.
     pub fn rest(&mut self) {
-        if self.room > FIRST {
+        if self.room > KEPT {
             (self.buffer, self.room) = (BytesMut::new(), FIRST);
         }
     }
@@ -260,7 +261,10 @@ impl Connection {
 
     /// Reads what has come. Reads that fill their room make the next one larger.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.buffer.capacity() - self.buffer.len() < LEAST.max(self.room / 2) {
+        // Short answers are read to the same place again and again, which the cache then knows;
+        // long ones fill what there is.
+        let spare = self.buffer.capacity() - self.buffer.len();
+        if self.room <= KEPT || spare < self.room / 2 {
             self.buffer.reserve(self.room);
         }
         let room = self.buffer.capacity() - self.buffer.len();
