@@ -15,7 +15,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// File descriptors that callers' connections leave alone.
 const RESERVED: u64 = 40;
@@ -25,6 +25,8 @@ const RESERVED: u64 = 40;
 pub struct Gateway {
     /// What requests run on.
     pub snapshot: ArcSwap<Snapshot>,
+    /// The number of the snapshot in force: cheaper to look at than the snapshot.
+    generation: AtomicU64,
     /// Where counters live.
     pub store: Store,
     /// The time.
@@ -50,11 +52,21 @@ impl Gateway {
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry());
         let access_log = Lines::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
+        let generation = AtomicU64::new(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let draining = AtomicBool::new(false);
-        let gateway =
-            Self { snapshot, store, clock, metrics, bans, access_log, draining, descriptors };
+        let gateway = Self {
+            snapshot,
+            generation,
+            store,
+            clock,
+            metrics,
+            bans,
+            access_log,
+            draining,
+            descriptors,
+        };
         let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
         if most < wanted {
             tracing::warn!("{descriptors} open files allow {most} connections, not {wanted}");
@@ -83,7 +95,14 @@ impl Gateway {
             tracing::warn!("the limit '{name}' begins anew: requests in flight are no used tokens");
         }
         self.store.adopt(next.registry());
+        let generation = next.generation;
         self.snapshot.store(Arc::new(next));
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The number of the snapshot in force.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// No longer ready for new requests.

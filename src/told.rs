@@ -95,13 +95,13 @@ impl Told {
 
     /// Puts the headers where they belong.
     pub fn put(self, headers: &mut HeaderMap) {
-        let text = Bytes::from(self.text);
+        let mut text = Bytes::from(self.text);
         let mut start = 0;
         for (name, value) in self.headers {
             let value = match value {
                 Value::Known(value) => Ok(value),
                 Value::Written(end) => {
-                    let part = text.slice(std::mem::replace(&mut start, end)..end);
+                    let part = text.split_to(end - std::mem::replace(&mut start, end));
                     HeaderValue::from_maybe_shared(part)
                 }
             };

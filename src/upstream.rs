@@ -138,6 +138,13 @@ impl Endpoint {
 #[derive(Debug)]
 pub struct InFlight(Arc<Endpoint>);
 
+impl InFlight {
+    /// What logs call the endpoint.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);

@@ -126,10 +126,10 @@ impl Worker {
 
     /// The generation in force; a request keeps the one it began with.
     pub fn generation(&self) -> Rc<Generation> {
-        let current = self.gateway.snapshot.load();
         let mut mine = self.generation.borrow_mut();
-        if !Arc::ptr_eq(&current, &mine.snapshot) {
-            *mine = Rc::new(Generation::new(Arc::clone(&current), &self.deadlines, Some(&mine)));
+        if self.gateway.generation() != mine.snapshot.generation {
+            let current = self.gateway.snapshot.load_full();
+            *mine = Rc::new(Generation::new(current, &self.deadlines, Some(&mine)));
         }
         Rc::clone(&mine)
     }

@@ -20,7 +20,7 @@ const CONTESTANTS: [Contestant; 5] = [
 ];
 
 /// How long a contestant may take to give memory back.
-const SETTLE: Duration = Duration::from_secs(4);
+const SETTLE: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Result<(), Failure> {
     if !options.wants("idle") {

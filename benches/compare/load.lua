@@ -1,6 +1,8 @@
 -- What wrk sends: the same head to every contestant, and whatever the scenario asks for.
--- Arguments come in pairs: method, body (bytes), pause (ms between a connection's requests),
--- callers (how many users and addresses to pretend to be), first (where to begin to count them).
+-- Arguments come in pairs: method, body (bytes), pause (ms between a connection's requests, on
+-- average: a pause is random, or all connections would come in the same millisecond), callers (how
+-- many users and addresses to pretend to be), walk or roam (each in turn, or any), first (where to
+-- begin to count).
 local given = { callers = 1, first = 0 }
 
 local function address(n)
@@ -17,7 +19,7 @@ function init(arguments)
    wrk.headers["X-Api-Key"] = "bench-key"
    if given.body then wrk.body = string.rep("x", given.body) end
    if given.pause then
-      function delay() return given.pause end
+      function delay() return math.random(1, 2 * given.pause - 1) end
    end
    if given.walk then
       -- Every caller once, in turn.

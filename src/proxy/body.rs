@@ -3,7 +3,6 @@
 use super::exchange::Exchange;
 use super::settle::End;
 use crate::deadline::Deadlines;
-use crate::upstream::InFlight;
 use crate::upstream::answer::Framing;
 use crate::upstream::connection::{BodyError, Connection};
 use crate::upstream::pool::Pool;
@@ -76,8 +75,6 @@ pub struct Lease {
     pub connection: Connection,
     /// Where it belongs.
     pub pool: Rc<Pool>,
-    /// Counts as under way at its endpoint.
-    pub in_flight: InFlight,
 }
 
 impl Body {
@@ -101,7 +98,8 @@ impl Relayed {
     fn end(&mut self) {
         self.whole = true;
         self.exchange.settle(End::Whole);
-        let Some(Lease { mut connection, pool, .. }) = self.lease.take() else { return };
+        self.exchange.endpoint = None;
+        let Some(Lease { mut connection, pool }) = self.lease.take() else { return };
         drop(connection.take_guard());
         if self.reusable {
             pool.put(connection);

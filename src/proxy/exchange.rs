@@ -11,13 +11,12 @@ use super::settle::{End, Settlement};
 use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
-use crate::upstream::Endpoint;
+use crate::upstream::InFlight;
 use crate::worker::{Generation, Worker};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// One request under way. The response body owns it until its end.
 #[derive(Debug)]
@@ -34,7 +33,8 @@ pub(super) struct Exchange {
     pub(super) admission: Option<Admission>,
     /// What is to be settled before the last byte of the answer.
     pub(super) settlement: Option<Box<Settlement>>,
-    pub(super) endpoint: Option<Arc<Endpoint>>,
+    /// Where it is under way, once somewhere was picked and until its answer has ended.
+    pub(super) endpoint: Option<InFlight>,
     /// Which headers there are.
     pub(super) present: Present,
     /// Speaks gRPC, and is to be refused in its terms.
@@ -145,7 +145,7 @@ impl Exchange {
             ("user", caller.and_then(|caller| caller.user.as_deref())),
             ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
             ("route", self.route().map(|route| route.name.as_str())),
-            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
+            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name())),
         ];
         for (name, text) in texts {
             if let Some(text) = text {

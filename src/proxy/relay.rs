@@ -12,7 +12,6 @@ use crate::upstream::connection::{AskError, Connection, Guard, Outgoing};
 use crate::upstream::pool::Pool;
 use crate::upstream::upload::UploadError;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// The head of a backend's answer, and the connection its body comes over.
 #[derive(Debug)]
@@ -31,18 +30,15 @@ pub(super) async fn relay(
     let index = generation.snapshot.routes[route].upstream;
     let upstream = &generation.snapshot.upstreams[index];
     let picked = upstream.pick();
-    let endpoint = &upstream.endpoints[picked];
     let pool = &generation.pools[index][picked];
-    exchange.endpoint = Some(Arc::clone(endpoint));
-    let in_flight = endpoint.begin();
-
+    exchange.endpoint = Some(upstream.endpoints[picked].begin());
     if let Some(settlement) = &mut exchange.settlement {
         settlement.send(request.body.as_ref().map(|upload| upload.counter()));
     }
     let guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
     let (connection, head) = send(exchange, upstream, picked, pool, request, guard).await?;
-    let lease = Lease { connection, pool: Rc::clone(pool), in_flight };
+    let lease = Lease { connection, pool: Rc::clone(pool) };
     Ok(Answer { head, lease })
 }
 

@@ -220,3 +220,121 @@ pub(super) fn field(name: &str, value: &[u8]) -> Option<(HeaderName, HeaderValue
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
     Some((name, HeaderValue::from_bytes(value).ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Option<Head>, AnswerError> {
+        parse(&mut BytesMut::from(text), false)
+    }
+
+    fn framing(text: &str) -> Result<Framing, AnswerError> {
+        read(text).map(|head| head.expect("a whole head").framing)
+    }
+
+    #[test]
+    fn a_head_tells_where_its_body_ends() {
+        let chunked = Framing::Chunked(Chunked::Size);
+        let cases = [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", Framing::Length(5)),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n",
+                Framing::Length(5),
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n", chunked),
+            ("HTTP/1.1 200 OK\r\n\r\n", Framing::UntilClose),
+            ("HTTP/1.1 204 No Content\r\n\r\n", Framing::Length(0)),
+            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", Framing::Length(0)),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\n\r\n", Framing::UntilClose),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(framing(text), Ok(expected), "{text:?}");
+        }
+        let mut to_head = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n");
+        let head = parse(&mut to_head, true).unwrap().unwrap();
+        assert_eq!(
+            (head.framing, &head.headers["content-length"]),
+            (Framing::Length(0), &"5".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn what_two_readers_could_read_differently_is_no_answer() {
+        let cases = [
+            ("content-length: 5\r\ncontent-length: 6", AnswerError::Lengths),
+            ("content-length: 5, 5", AnswerError::Lengths),
+            ("content-length: +5", AnswerError::Lengths),
+            ("content-length: ", AnswerError::Lengths),
+            ("content-length: 99999999999999999999", AnswerError::Lengths),
+            ("transfer-encoding: chunked\r\ncontent-length: 5", AnswerError::LengthAndCoding),
+            ("transfer-encoding: gzip, chunked", AnswerError::Coding),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked", AnswerError::Coding),
+        ];
+        for (fields, expected) in cases {
+            assert_eq!(framing(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n")), Err(expected));
+        }
+        let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert_eq!(framing(old), Err(AnswerError::Coding));
+        assert_eq!(framing("HTTP/1.1 101 Switching\r\n\r\n"), Err(AnswerError::Switched));
+        assert!(matches!(
+            framing("HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n"),
+            Err(AnswerError::Garbled(_))
+        ));
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS + 1));
+        assert_eq!(framing(&many), Err(AnswerError::TooLarge));
+        assert!(read(&format!("HTTP/1.1 200 OK\r\na: {}", "x".repeat(MAX_HEAD))).is_err());
+    }
+
+    #[test]
+    fn what_belongs_to_the_backends_connection_stays_there() {
+        let text = "HTTP/1.1 200 OK\r\nx-hop: 1\r\nconnection: X-Hop, content-type\r\ncontent-type: a\r\n\
+                    keep-alive: 5\r\nupgrade: h2c\r\nset-cookie: a\r\nset-cookie: b\r\n\r\n";
+        let head = read(text).unwrap().unwrap();
+        let mut names: Vec<_> = head.headers.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "set-cookie", "set-cookie"]);
+    }
+
+    #[test]
+    fn a_connection_is_used_again_only_if_both_sides_know() {
+        let cases = [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read(text).unwrap().unwrap().reusable, expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        /// However a head is cut, it is read once it is whole, and what follows stays.
+        #[test]
+        fn no_cut_changes_a_head(cut in 0_usize..60) {
+            let text = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-a: b\r\n\r\n";
+            let cut = cut.min(text.len() - 1);
+            let mut buffer = BytesMut::from(&text[..cut]);
+            prop_assert!(parse(&mut buffer, false).unwrap().is_none());
+            buffer.extend_from_slice(&text.as_bytes()[cut..]);
+            buffer.extend_from_slice(b"ok");
+            let head = parse(&mut buffer, false).unwrap().unwrap();
+            prop_assert_eq!((head.framing, head.headers.len()), (Framing::Length(2), 2));
+            prop_assert_eq!(&buffer[..], b"ok");
+        }
+
+        #[test]
+        fn no_bytes_panic(head in prop::collection::vec(any::<u8>(), 0..60), is_http in any::<bool>()) {
+            let mut buffer = BytesMut::new();
+            if is_http {
+                buffer.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+            }
+            buffer.extend_from_slice(&head);
+            buffer.extend_from_slice(b"\r\n\r\n");
+            let _ = parse(&mut buffer, false);
+        }
+    }
+}
