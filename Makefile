@@ -1,11 +1,14 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test shuttle load bench demo pictures
+.PHONY: help build release test shuttle load bench bench-peers guard micro demo pictures
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary, target/release/sluice
 	cargo build --release --locked
+
+release: ## Write dist/sluice, the binary to deploy: LTO and profile-guided optimisation
+	scripts/release.sh
 
 test: ## Formatting, lints, documentation and all tests
 	scripts/test-deps.sh
@@ -20,8 +23,20 @@ shuttle: ## The memory store's locks under orders of events that chance would no
 load: ## Tests that take minutes: bursts, storms, a minute of stress
 	cargo test --release -- --ignored --nocapture --test-threads 1
 
-bench: ## Micro-benchmarks, beside governor where there is something to compare
-	cargo bench
+bench: dist/sluice build ## The gateway beside its peers: about 25 minutes; ARGS="--rounds 2 --only rejected" for less
+	cargo bench --bench compare -- $(ARGS)
+
+dist/sluice: $(shell find src -type f) Cargo.toml Cargo.lock
+	scripts/release.sh
+
+bench-peers: ## Install nginx, HAProxy, Envoy, Caddy, wrk and valgrind
+	scripts/bench-peers.sh
+
+guard: build ## Instructions per request, compared with what is recorded; ARGS=--update records
+	cargo bench --bench compare -- guard $(ARGS)
+
+micro: ## Micro-benchmarks, beside governor where there is something to compare
+	cargo bench --bench limits --bench memory --bench routing
 
 demo: ## Run a gateway in front of a built-in backend, with lines to try
 	cargo run -- demo

@@ -52,6 +52,25 @@ fn a_header_of_the_answer_tells_the_cost() {
 }
 
 #[test]
+fn a_backend_can_tell_the_cost_to_the_gateway_alone() {
+    let backend = Backend::answering(|_| answer("x-cost: 57\r\nconnection: x-cost\r\n", "hello"));
+    let gateway = costing(&backend, "{ response_header: X-Cost, reserve: 10 }");
+    let reply = gateway.get("/");
+    assert_eq!(reply.number("x-ratelimit-remaining"), 4, "43 left");
+    assert_eq!(reply.header("x-cost"), None);
+}
+
+#[test]
+fn a_body_that_must_be_read_is_asked_for_as_it_is() {
+    let backend = Backend::answering(|_| answer("", "{\"cost\": 57}"));
+    let limit = "[{ by: ip, rate: 100/minute, cost: { response_json: cost, reserve: 10 } }]";
+    let edits = "request_headers: { set: { accept-encoding: gzip } }\n    limits";
+    let gateway = Gateway::start(&limited(&backend, limit).replace("limits", edits));
+    gateway.send("GET", "/", &[("accept-encoding", "br")], b"");
+    assert_eq!(backend.last().header("accept-encoding"), Some("identity"));
+}
+
+#[test]
 fn a_refusal_is_no_answer_that_told_nothing() {
     let backend = priced();
     let gateway = costing(&backend, "{ response_json: cost, reserve: 10 }");

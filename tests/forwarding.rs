@@ -461,3 +461,120 @@ fn a_caller_who_leaves_lets_go_of_everything() {
     let metrics = crate::common::Connection::open(gateway.admin()).get("/metrics");
     assert!(metrics.text().contains("sluice_requests_in_flight 0\n"), "{}", metrics.text());
 }
+
+/// Answers at once, keeps the connection, and never reads the rest of an upload.
+fn answering_early(
+    answer: &'static str,
+) -> (std::net::SocketAddr, std::sync::mpsc::Receiver<Vec<u8>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, tell) = (stream.unwrap(), tell.clone());
+            std::thread::spawn(move || {
+                let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
+                let mut answered = false;
+                while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                    seen.extend_from_slice(&bytes[..count]);
+                    if !answered && seen.windows(4).any(|four| four == b"\r\n\r\n") {
+                        answered = true;
+                        let _ = stream.write_all(answer.as_bytes());
+                    }
+                }
+                let _ = tell.send(seen);
+            });
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn an_upload_that_breaks_off_after_the_answer_began_never_looks_whole() {
+    let begun = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+    let too_large = format!("40\r\n{}\r\n0\r\n\r\n", "z".repeat(64));
+    let uploads = [
+        ("content-length: 40", "abc", ""),
+        ("transfer-encoding: chunked", "5\r\nhello\r\n", "ZZ\r\n"),
+        ("transfer-encoding: chunked", "5\r\nhello\r\n", too_large.as_str()),
+    ];
+    for (framing, start, end) in uploads {
+        let (address, told) = answering_early(begun);
+        let gateway = Gateway::start(&format!(
+            "upstreams: {{ app: 'http://{address}' }}\nroutes: [{{ path: /, upstream: app, max_body_bytes: 40 }}]\n"
+        ));
+        let mut connection = gateway.connect();
+        connection
+            .write(format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{start}").as_bytes());
+        assert_eq!(connection.head().unwrap().status, 200);
+        connection.write(end.as_bytes());
+        connection.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The backend's connection ends: nothing is left to be taken for the next request's bytes.
+        let seen = told.recv_timeout(Duration::from_secs(10)).expect("the connection is closed");
+        let seen = String::from_utf8(seen).unwrap();
+        let (_, body) = seen.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, start, "{framing}");
+    }
+}
+
+#[test]
+fn a_caller_may_send_everything_before_reading_anything() {
+    const SIZE: usize = 24 << 20;
+    let echo = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let yaml = format!(
+        "upstreams: {{ app: 'http://{}' }}\nroutes: [{{ path: /, upstream: app, max_body_bytes: none }}]\n",
+        echo.local_addr().unwrap()
+    );
+    // Sends as much as it gets, from the first byte on, and never holds up the one for the other.
+    let backend = std::thread::spawn(move || {
+        let (mut stream, _) = echo.accept().unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        let count = stream.read(&mut bytes).unwrap();
+        let head = bytes[..count].windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let mut writing = stream.try_clone().unwrap();
+        let writer = std::thread::spawn(move || {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {SIZE}\r\n\r\n");
+            let _ = writing.write_all(head.as_bytes());
+            let _ = writing.write_all(&vec![b'y'; SIZE]);
+        });
+        let mut got = count - head;
+        while got < SIZE {
+            got += stream.read(&mut bytes).unwrap();
+        }
+        writer.join().unwrap();
+    });
+    let gateway = Gateway::start(&yaml);
+    let mut connection = gateway.connect();
+    connection
+        .write(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {SIZE}\r\n\r\n").as_bytes());
+    connection.write(&vec![b'x'; SIZE]);
+    assert_eq!(connection.read_reply("POST").body.len(), SIZE);
+    backend.join().unwrap();
+}
+
+#[test]
+fn a_backend_that_dies_of_a_request_is_asked_twice_at_most() {
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    let backend = Backend::with(move |seen, stream| {
+        if seen.target == "/deadly" {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(100)); // so that several connections are needed
+        stream.write_all(&ok("fine")).is_ok()
+    });
+    let gateway = Gateway::start(&open(&backend));
+    let connections: Vec<_> = (0..6)
+        .map(|_| {
+            let mut connection = gateway.connect();
+            connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            connection
+        })
+        .collect();
+    for mut connection in connections {
+        assert_eq!(connection.read_reply("GET").status, 200);
+    }
+    assert_eq!(gateway.get("/deadly").status, 502);
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 2);
+}

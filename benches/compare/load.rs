@@ -20,8 +20,8 @@ impl Load {
         Self { path: "/", connections: 64, arguments: Vec::new() }
     }
 
-    pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.arguments.push((name, value.to_string()));
+    pub(crate) fn with(mut self, name: &'static str, value: impl std::fmt::Display) -> Self {
+        self.arguments.push((name, format!("{value}")));
         self
     }
 }

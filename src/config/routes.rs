@@ -258,8 +258,14 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
     match fields.get("set").map(|node| (node, &node.kind)) {
         None => {}
         Some((_, Kind::Map(entries))) => {
-            let edits = entries.iter().filter_map(|(key, value)| set_header(&key.name, value, cx));
-            set.extend(edits);
+            for (key, value) in entries {
+                match set_header(&key.name, value, cx) {
+                    Some((name, _)) if set.iter().any(|(known, _)| *known == name) => {
+                        cx.error(value, format!("'{name}' is set twice"));
+                    }
+                    edit => set.extend(edit),
+                }
+            }
         }
         Some((node, _)) => {
             cx.error(node, format!("expected headers by name, found {}", node.describe()));

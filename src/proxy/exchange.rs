@@ -145,7 +145,7 @@ impl Exchange {
             ("user", caller.and_then(|caller| caller.user.as_deref())),
             ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
             ("route", self.route().map(|route| route.name.as_str())),
-            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name())),
+            ("upstream", self.endpoint.as_ref().map(InFlight::name)),
         ];
         for (name, text) in texts {
             if let Some(text) = text {

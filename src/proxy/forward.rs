@@ -35,18 +35,18 @@ pub(super) fn prepare(
         return Err(Refusal::TooLarge);
     };
     let (head, incoming) = request.into_parts();
-    let mut writer = Writer::new(&head.method, destination, route);
+    let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
+    let mut writer = Writer::new(&head.method, destination, route, identity);
     writer.field(&HOST, destination.authority.as_bytes());
     pass_on(&mut writer, exchange, &head.headers);
     say_where_it_came_from(&mut writer, exchange, destination, &head);
     say_what_follows(&mut writer, exchange.present, &head.headers);
-    if exchange.settlement.as_ref().is_some_and(|settlement| settlement.reads_the_body()) {
-        writer.field(&ACCEPT_ENCODING, b"identity");
-    }
     let body = (!incoming.is_end_stream()).then(|| {
         let generation = Rc::clone(&exchange.generation);
         let is_ours = move |name: &HeaderName| {
-            is_ours(name, &generation.snapshot, &generation.snapshot.routes[index])
+            let (snapshot, text) = (&generation.snapshot, name.as_str());
+            let is_ours = |name: &HeaderName| is_ours(name, snapshot, &snapshot.routes[index]);
+            is_ours(name) || text.contains('_') && is_alias(text, is_ours)
         };
         let chunked = exchange.present.has(Present::TRANSFER_ENCODING);
         Box::new(Upload::new(incoming, chunked, route.max_body_bytes, is_ours))
@@ -68,10 +68,12 @@ fn fits(body: &Incoming, limit: Option<u64>) -> bool {
 struct Writer<'a> {
     head: Vec<u8>,
     route: &'a Route,
+    /// The answer's body will be read here, so it must come as it is.
+    identity: bool,
 }
 
 impl<'a> Writer<'a> {
-    fn new(method: &Method, destination: &Destination, route: &'a Route) -> Self {
+    fn new(method: &Method, destination: &Destination, route: &'a Route, identity: bool) -> Self {
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(method.as_str().as_bytes());
         head.push(b' ');
@@ -87,7 +89,7 @@ impl<'a> Writer<'a> {
             head.extend_from_slice(query.as_bytes());
         }
         head.extend_from_slice(b" HTTP/1.1\r\n");
-        Self { head, route }
+        Self { head, route, identity }
     }
 
     fn field(&mut self, name: &HeaderName, value: &[u8]) {
@@ -116,9 +118,14 @@ impl<'a> Writer<'a> {
     /// Puts on what the route sets, and the empty line.
     fn finish(mut self) -> Vec<u8> {
         for (name, value) in &self.route.set_headers {
-            self.begin(name);
-            self.head.extend_from_slice(value.as_bytes());
-            self.head.extend_from_slice(b"\r\n");
+            if !(self.identity && *name == ACCEPT_ENCODING) {
+                self.begin(name);
+                self.head.extend_from_slice(value.as_bytes());
+                self.head.extend_from_slice(b"\r\n");
+            }
+        }
+        if self.identity {
+            self.head.extend_from_slice(b"accept-encoding: identity\r\n");
         }
         self.head.extend_from_slice(b"\r\n");
         self.head
@@ -129,7 +136,6 @@ impl<'a> Writer<'a> {
 fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
     let (snapshot, route) = (exchange.snapshot(), writer.route);
     let trusted = exchange.peer.is_trusted(snapshot);
-    let reads_the_body = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
     let mut named: SmallVec<[HeaderName; 2]> = SmallVec::new();
     if exchange.present.has(Present::CONNECTION) {
         let elements =
@@ -141,7 +147,7 @@ fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
             // Said anew below, or answered here: `Expect` is, when the backend takes the body.
             "host" | "content-length" | "x-forwarded-for" | "via" | "expect" => false,
             "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
-            "accept-encoding" => !reads_the_body,
+            "accept-encoding" => !writer.identity,
             _ if hop::is_per_connection(name) || named.contains(name) => false,
             _ if !trusted && snapshot.identity.is_user_header(name) => false,
             text => !text.contains('_') || !is_alias(text, |name| is_ours(name, snapshot, route)),

@@ -58,9 +58,13 @@ async fn send(
         connection.keep_guard(guard);
         match connection.ask(&mut request, limits.response).await {
             Ok(head) => return Ok((connection, head)),
-            // The backend may have been closing it at that very moment.
-            Err(AskError::Gone { sent, .. }) if !sent || no_body && request.idempotent => {
+            // The backend had closed it already.
+            Err(AskError::Gone { sent: false, .. }) => guard = connection.take_guard(),
+            // It may have been closing it at that very moment, or it dies of this request: one more
+            // try tells.
+            Err(AskError::Gone { .. }) if no_body && request.idempotent => {
                 guard = connection.take_guard();
+                break;
             }
             Err(error) => return Err(refusal(error)),
         }

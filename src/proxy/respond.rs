@@ -16,11 +16,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
-    let Answer { head: Head { status, headers, framing, reusable }, lease } = answer;
+    let Answer { head: Head { status, headers, private, framing, reusable }, lease } = answer;
     let mut response = Response::new(Body::Empty);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     if let Some(settlement) = &mut exchange.settlement {
         settlement.head(status, response.headers(), &mut exchange.judgement.said);
+    }
+    for name in private {
+        response.headers_mut().remove(name);
     }
     exchange.note_answer(status, None);
     tell(response.headers_mut(), &exchange, None);

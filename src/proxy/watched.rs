@@ -74,7 +74,9 @@ impl AsyncWrite for Watched {
         } else if slices.iter().map(|slice| slice.len()).sum::<usize>() <= SHORT {
             let mut whole = worker.scratch.borrow_mut();
             whole.clear();
-            slices.iter().for_each(|slice| whole.extend_from_slice(slice));
+            for slice in slices {
+                whole.extend_from_slice(slice);
+            }
             stream.poll_write(cx, &whole)
         } else {
             stream.poll_write_vectored(cx, slices)

@@ -23,8 +23,10 @@ const MAX_FIELDS: usize = 100;
 pub struct Head {
     /// Never an interim one.
     pub status: StatusCode,
-    /// Without those that belong to the backend's connection.
+    /// Without those that HTTP says are for the backend's connection alone.
     pub headers: HeaderMap,
+    /// Those that the backend says are for us alone.
+    pub private: SmallVec<[HeaderName; 2]>,
     /// Where the body ends.
     pub framing: Framing,
     /// Whether the backend will take another request on the same connection.
@@ -145,9 +147,6 @@ fn read(
             headers.append(name, value);
         }
     }
-    for name in &said.named {
-        headers.remove(name);
-    }
     let bodiless = to_head
         || status.is_informational()
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -160,7 +159,7 @@ fn read(
         (false, None) => Framing::UntilClose,
     };
     let stays = !said.closes && (!old || said.keeps) && framing != Framing::UntilClose;
-    Ok(Head { status, headers, framing, reusable: stays })
+    Ok(Head { status, headers, private: said.named, framing, reusable: stays })
 }
 
 /// What the fields say of the connection and the body.
@@ -294,7 +293,8 @@ mod tests {
         let head = read(text).unwrap().unwrap();
         let mut names: Vec<_> = head.headers.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
-        assert_eq!(names, ["content-type", "set-cookie", "set-cookie"]);
+        assert_eq!(names, ["content-type", "set-cookie", "set-cookie", "x-hop"]);
+        assert_eq!(head.private[..], ["x-hop"], "what callers rely on cannot be hidden");
     }
 
     #[test]

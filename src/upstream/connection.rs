@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Nobody stands between the socket and whoever waits for it: no task of its own, no channel. That,
-//! and a head that is written once, halves what forwarding costs over a general client. The body of
-//! a request goes on being sent while the answer is already read.
+//! and a head that is written once, halves what forwarding costs over a general client. Only a body
+//! that is still being sent when its answer begins gets a task: callers may send on without reading.
 
 use super::answer::{self, AnswerError, Framing, Head};
 use super::chunked::{Garbled, Step};
@@ -17,13 +17,16 @@ use crate::deadline::Deadline;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::any::Any;
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::{AbortHandle, spawn_local};
 
 /// Room for a read: what most answers fit in, what an idle connection may keep, and the most that is
 /// read ahead of the caller.
@@ -50,16 +53,40 @@ pub struct Outgoing {
 /// An open connection. Whoever drops it closes it.
 pub struct Connection {
     // The order matters: when it is dropped, the socket closes first, and then the guard goes.
-    stream: TcpStream,
+    wire: Rc<RefCell<Wire>>,
+    /// Sends on while the answer is read.
+    sender: Option<Sender>,
     /// Bytes that have come and belong to nobody yet.
     buffer: BytesMut,
     /// How much the next read may bring.
     room: usize,
-    /// What is still to be sent.
-    upload: Option<Box<Upload>>,
     /// The backend's time to answer.
     deadline: Deadline,
     guard: Option<Guard>,
+}
+
+/// The socket, and what is still to be sent over it.
+struct Wire {
+    stream: TcpStream,
+    upload: Option<Box<Upload>>,
+}
+
+/// A task that sends; it ends with this.
+struct Sender(AbortHandle);
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// How far a request has come.
+#[derive(Default)]
+struct Asked {
+    /// Bytes of its head that were sent.
+    sent: usize,
+    /// Something of an answer has come.
+    heard: bool,
 }
 
 /// Why there is no answer.
@@ -107,8 +134,9 @@ pub enum BodyError {
 impl Connection {
     /// A connection on which nothing has happened yet.
     pub fn new(stream: TcpStream, deadline: Deadline) -> Self {
+        let wire = Rc::new(RefCell::new(Wire { stream, upload: None }));
         let buffer = BytesMut::new();
-        Self { stream, buffer, room: FIRST, upload: None, deadline, guard: None }
+        Self { wire, sender: None, buffer, room: FIRST, deadline, guard: None }
     }
 
     /// Keeps a guard until it is [taken back](Self::take_guard), or else until the connection is
@@ -128,11 +156,13 @@ impl Connection {
         let quiet = |tried: io::Result<usize>| {
             tried.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
-        self.buffer.is_empty() && self.upload.is_none() && quiet(self.stream.try_read(&mut [0]))
+        let wire = self.wire.borrow();
+        self.buffer.is_empty() && wire.upload.is_none() && quiet(wire.stream.try_read(&mut [0]))
     }
 
     /// Lets go of what only a busy connection needs.
     pub fn rest(&mut self) {
+        self.sender = None;
         if self.room > KEPT {
             (self.buffer, self.room) = (BytesMut::new(), FIRST);
         }
@@ -142,17 +172,22 @@ impl Connection {
     /// sent. A body stays with the request until its head is out.
     pub async fn ask(&mut self, request: &mut Outgoing, limit: Duration) -> Result<Head, AskError> {
         self.deadline.set(limit);
-        let mut sent = 0;
+        let mut asked = Asked::default();
         let answer = poll_fn(|cx| {
-            let asked = self.poll_ask(cx, request, &mut sent, limit);
-            if asked.is_pending() && self.deadline.poll_elapsed(cx).is_ready() {
-                let waiting = self.upload.as_ref().is_some_and(|upload| upload.is_waiting());
+            let answer = self.poll_ask(cx, request, &mut asked, limit);
+            if answer.is_pending() && self.deadline.poll_elapsed(cx).is_ready() {
+                let wire = self.wire.borrow();
+                let waiting = wire.upload.as_ref().is_some_and(|upload| upload.is_waiting());
                 return Poll::Ready(Err(AskError::TimedOut { waiting }));
             }
-            asked
+            answer
         })
         .await;
         self.deadline.clear();
+        if answer.is_ok() && self.wire.borrow().upload.is_some() {
+            let sending = spawn_local(send_on(Rc::downgrade(&self.wire)));
+            self.sender = Some(Sender(sending.abort_handle()));
+        }
         answer
     }
 
@@ -160,20 +195,24 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         request: &mut Outgoing,
-        sent: &mut usize,
+        asked: &mut Asked,
         limit: Duration,
     ) -> Poll<Result<Head, AskError>> {
-        while *sent < request.head.len() {
-            let written = Pin::new(&mut self.stream).poll_write(cx, &request.head[*sent..]);
-            match ready!(written) {
-                Ok(count) => *sent += count,
-                Err(cause) => return Poll::Ready(Err(AskError::Gone { sent: *sent > 0, cause })),
+        let wire = &mut *self.wire.borrow_mut();
+        while asked.sent < request.head.len() {
+            let rest = &request.head[asked.sent..];
+            match ready!(Pin::new(&mut wire.stream).poll_write(cx, rest)) {
+                Ok(count) => asked.sent += count,
+                Err(cause) => {
+                    let sent = asked.sent > 0;
+                    return Poll::Ready(Err(AskError::Gone { sent, cause }));
+                }
             }
-            if *sent == request.head.len() {
-                self.upload = request.body.take();
+            if asked.sent == request.head.len() {
+                wire.upload = request.body.take();
             }
         }
-        if self.poll_upload(cx)? {
+        if wire.upload.is_some() && wire.poll_upload(cx)? {
             self.deadline.set(limit);
         }
         loop {
@@ -182,35 +221,14 @@ impl Connection {
             {
                 return Poll::Ready(Ok(head));
             }
-            match ready!(self.poll_read(cx)) {
-                Ok(1..) => {}
-                end if self.buffer.is_empty() => {
+            match ready!(poll_read(&mut wire.stream, &mut self.buffer, &mut self.room, cx)) {
+                Ok(1..) => asked.heard = true,
+                _ if asked.heard => return Poll::Ready(Err(AskError::BrokeOff)),
+                end => {
                     let cause = end.err().unwrap_or(io::ErrorKind::UnexpectedEof.into());
                     return Poll::Ready(Err(AskError::Gone { sent: true, cause }));
                 }
-                _ => return Poll::Ready(Err(AskError::BrokeOff)),
             }
-        }
-    }
-
-    /// Sends on what the caller sends; says whether anything moved. A backend that takes no more of
-    /// it may still answer.
-    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<bool, UploadError> {
-        let Some(upload) = &mut self.upload else { return Ok(false) };
-        let before = upload.sent();
-        let polled = upload.poll(&mut self.stream, cx);
-        let moved = upload.sent() > before;
-        match polled {
-            Poll::Pending => Ok(moved),
-            Poll::Ready(Ok(())) => {
-                self.upload = None;
-                Ok(true)
-            }
-            Poll::Ready(Err(UploadError::Refused)) => {
-                upload.give_up();
-                Ok(moved)
-            }
-            Poll::Ready(Err(error)) => Err(error),
         }
     }
 
@@ -220,8 +238,6 @@ impl Connection {
         framing: &mut Framing,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // Whatever becomes of the upload now, the answer decides.
-        let _ = self.poll_upload(cx);
         loop {
             match self.take(framing) {
                 Ok(Step::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
@@ -232,7 +248,8 @@ impl Connection {
                 Ok(Step::More) => {}
                 Err(garbled) => return Poll::Ready(Some(Err(garbled.into()))),
             }
-            match ready!(self.poll_read(cx)) {
+            let stream = &mut self.wire.borrow_mut().stream;
+            match ready!(poll_read(stream, &mut self.buffer, &mut self.room, cx)) {
                 Ok(1..) => {}
                 Ok(0) if *framing == Framing::UntilClose => {
                     *framing = Framing::Length(0);
@@ -258,26 +275,68 @@ impl Connection {
         };
         Ok(Step::Data(self.buffer.split_to(here).freeze()))
     }
+}
 
-    /// Reads what has come. Reads that fill their room make the next one larger.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // Short answers are read to the same place again and again, which the cache then knows;
-        // long ones fill what there is.
-        let spare = self.buffer.capacity() - self.buffer.len();
-        if self.room <= KEPT || spare < self.room / 2 {
-            self.buffer.reserve(self.room);
+impl Wire {
+    /// Sends on what the caller sends; says whether anything moved. A backend that takes no more of
+    /// it may still answer. A body that does not come to its end is not ended here either: whatever
+    /// stops it, the connection is not used again.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<bool, UploadError> {
+        let Some(upload) = &mut self.upload else { return Ok(false) };
+        let before = upload.sent();
+        let polled = upload.poll(&mut self.stream, cx);
+        let moved = upload.sent() > before;
+        match polled {
+            Poll::Pending => Ok(moved),
+            Poll::Ready(Ok(())) => {
+                self.upload = None;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => {
+                upload.give_up();
+                if error == UploadError::Refused { Ok(moved) } else { Err(error) }
+            }
         }
-        let room = self.buffer.capacity() - self.buffer.len();
-        let count = ready!(pin!(self.stream.read_buf(&mut self.buffer)).poll(cx))?;
-        if count == room {
-            self.room = (self.room * 2).min(MOST);
-        }
-        Poll::Ready(Ok(count))
     }
+}
+
+/// Sends on after the answer has begun. A body that breaks off ends what the backend reads, so that
+/// it does not wait for the rest.
+async fn send_on(wire: Weak<RefCell<Wire>>) {
+    poll_fn(|cx| {
+        let Some(wire) = wire.upgrade() else { return Poll::Ready(()) };
+        let wire = &mut *wire.borrow_mut();
+        if wire.poll_upload(cx).is_err() {
+            let _ = Pin::new(&mut wire.stream).poll_shutdown(cx);
+            return Poll::Ready(());
+        }
+        if wire.upload.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// Reads what has come. Reads that fill their room make the next one larger.
+fn poll_read(
+    stream: &mut TcpStream,
+    buffer: &mut BytesMut,
+    room: &mut usize,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    // Short answers are read to the same place again and again, which the cache then knows; long
+    // ones fill what there is.
+    if *room <= KEPT || buffer.capacity() - buffer.len() < *room / 2 {
+        buffer.reserve(*room);
+    }
+    let spare = buffer.capacity() - buffer.len();
+    let count = ready!(pin!(stream.read_buf(buffer)).poll(cx))?;
+    if count == spare {
+        *room = (*room * 2).min(MOST);
+    }
+    Poll::Ready(Ok(count))
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("Connection").field("room", &self.room).finish_non_exhaustive()
     }
 }

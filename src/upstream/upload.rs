@@ -121,6 +121,10 @@ impl Upload {
             let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
             self.stage = Stage::Open { waiting: false };
             match frame {
+                // It said how long it would be.
+                None if !self.chunked && !self.incoming.is_end_stream() => {
+                    return Poll::Ready(Err(UploadError::BrokeOff));
+                }
                 None => self.end(None),
                 Some(Ok(frame)) => self.take(frame)?,
                 Some(Err(_)) => return Poll::Ready(Err(UploadError::BrokeOff)),
