@@ -12,6 +12,8 @@ pub(crate) enum Contestant {
     Nginx,
     /// nginx that passes bodies on as they come.
     NginxUnbuffered,
+    /// nginx that writes every reject to its error log, as it does unless told otherwise.
+    NginxErrorLog,
     Haproxy,
     Envoy,
     Caddy,
@@ -26,6 +28,7 @@ impl Contestant {
             Self::Sluice => "sluice",
             Self::Nginx => "nginx",
             Self::NginxUnbuffered => "nginx-unbuffered",
+            Self::NginxErrorLog => "nginx-error-log",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::Caddy => "caddy",
@@ -34,7 +37,7 @@ impl Contestant {
 
     fn program(self) -> &'static str {
         match self {
-            Self::NginxUnbuffered => "nginx",
+            Self::NginxUnbuffered | Self::NginxErrorLog => "nginx",
             other => other.name(),
         }
     }
@@ -42,9 +45,14 @@ impl Contestant {
     fn version_flag(self) -> &'static str {
         match self {
             Self::Sluice | Self::Envoy => "--version",
-            Self::Nginx | Self::NginxUnbuffered | Self::Haproxy => "-v",
             Self::Caddy => "version",
+            _ => "-v",
         }
+    }
+
+    /// Whether it is another way to set up a program that takes part anyway.
+    pub(crate) fn is_variant(self) -> bool {
+        matches!(self, Self::NginxUnbuffered | Self::NginxErrorLog)
     }
 }
 
@@ -189,9 +197,8 @@ impl Stage {
                 let workers = setup.workers.to_string();
                 command.args(["run", "--workers", &workers, "-c"]).arg(file);
             }
-            Contestant::Nginx | Contestant::NginxUnbuffered => {
-                let buffered = contestant == Contestant::Nginx;
-                let file = self.write("nginx.conf", &self.nginx(setup, port, buffered))?;
+            Contestant::Nginx | Contestant::NginxUnbuffered | Contestant::NginxErrorLog => {
+                let file = self.write("nginx.conf", &self.nginx(setup, port, contestant))?;
                 command.args(["-e", "stderr", "-c"]).arg(file);
             }
             Contestant::Haproxy => {
@@ -258,22 +265,31 @@ impl Stage {
         Ok(self.fill(&text, port, &fields))
     }
 
-    fn nginx(&self, setup: &Setup, port: u16, buffered: bool) -> String {
+    fn nginx(&self, setup: &Setup, port: u16, variant: Contestant) -> String {
         let rate = if setup.limits == Limits::Reject { "1r/m" } else { "1000000r/s" };
         let limits = match setup.limits {
             Limits::Admit => "limit_req zone=per_ip burst=1000000 nodelay;",
             Limits::Reject => "limit_req zone=per_ip;",
             _ => "",
         };
-        let buffering = if buffered {
+        let buffering = if variant == Contestant::NginxUnbuffered {
+            "proxy_buffering off; proxy_request_buffering off;"
+        } else {
             // A body is held in memory, not in a file.
             "client_body_buffer_size 1m; proxy_max_temp_file_size 0;"
-        } else {
-            "proxy_buffering off; proxy_request_buffering off;"
+        };
+        let errors = match variant {
+            Contestant::NginxErrorLog => "@FOLDER/error.log error",
+            _ => "stderr crit",
         };
         let log = if setup.log { "@FOLDER/access.log combined buffer=64k flush=1s" } else { "off" };
-        let fields =
-            [("@LIMITS", limits), ("@RATE", rate), ("@BUFFERING", buffering), ("@LOG", log)];
+        let fields = [
+            ("@LIMITS", limits),
+            ("@RATE", rate),
+            ("@BUFFERING", buffering),
+            ("@ERRORS", errors),
+            ("@LOG", log),
+        ];
         self.fill(include_str!("peers/nginx.conf"), port, &fields)
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Sample {
     pub(crate) p99_micros: f64,
     /// Of the contestant, user and system.
     pub(crate) cpu_micros_per_request: f64,
+    /// The part of it that the kernel spent, as far as its ticks can tell.
+    pub(crate) system_micros_per_request: f64,
     pub(crate) memory_kib: f64,
 }
 
@@ -106,12 +108,14 @@ pub(crate) fn measure_on(
     run(stage, cores, running.port, load, 1.0)?;
     let before = running.process.cpu();
     let seen = run(stage, cores, running.port, load, seconds as f64)?;
-    let spent = running.process.cpu() - before;
+    let after = running.process.cpu();
+    let (user, system) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     let sample = Sample {
         requests_per_second: seen.requests as f64 / (seen.micros as f64 / 1e6),
         p50_micros: seen.p50 as f64,
         p99_micros: seen.p99 as f64,
-        cpu_micros_per_request: spent as f64 / seen.requests as f64,
+        cpu_micros_per_request: (user + system) / seen.requests as f64,
+        system_micros_per_request: system / seen.requests as f64,
         memory_kib: running.process.memory() as f64,
     };
     Ok((sample, seen))

@@ -65,8 +65,9 @@ impl Process {
     }
 
     /// CPU time so far, user and system, of the process and its descendants, in microseconds.
-    pub(crate) fn cpu(&self) -> u64 {
-        self.pids().iter().filter_map(|pid| cpu(*pid)).sum()
+    pub(crate) fn cpu(&self) -> (u64, u64) {
+        let times = self.pids().into_iter().filter_map(cpu);
+        times.fold((0, 0), |(users, systems), (user, system)| (users + user, systems + system))
     }
 
     /// Memory that is the process's own, and its share of what is shared, in KiB.
@@ -152,11 +153,12 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// utime and stime, in ticks of 10 ms; and those of children that have ended.
-fn cpu(pid: u32) -> Option<u64> {
+/// User and system time, those of children that have ended included; the kernel counts in ticks of
+/// 10 ms.
+fn cpu(pid: u32) -> Option<(u64, u64)> {
     let fields = stat(pid)?;
-    let ticks: u64 = fields.get(11..15)?.iter().filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    Some(ticks * 10_000)
+    let micros = |at: usize| Some(fields.get(at)?.parse::<u64>().ok()? * 10_000);
+    Some((micros(11)? + micros(13)?, micros(12)? + micros(14)?))
 }
 
 fn memory(pid: u32) -> Option<u64> {

@@ -6,7 +6,7 @@ pub(crate) const HELP: &str = "\
 cargo bench --bench compare -- [OPTIONS]
 
   --rounds N        how often everything is measured, in turns (5)
-  --seconds N       how long each measurement lasts (3)
+  --seconds N       how long each measurement lasts (2)
   --only A,B        only these scenarios, growth:…, idle or guard
   --peers A,B       only these contestants
   --binary FILE     the gateway to measure (dist/sluice if it is there, else target/release/sluice)
@@ -50,7 +50,7 @@ impl Options {
         let mut options = Self {
             part: Part::Compare,
             rounds: 5,
-            seconds: 3,
+            seconds: 2,
             only: Vec::new(),
             peers: Vec::new(),
             binary,

@@ -70,7 +70,7 @@ pub(crate) struct Counted {
 
 impl Report {
     pub(crate) fn begin(options: &Options, stage: &Stage) -> Self {
-        let versions = Contestant::ALL.into_iter().filter(|c| *c != Contestant::NginxUnbuffered);
+        let versions = Contestant::ALL.into_iter().filter(|contestant| !contestant.is_variant());
         let versions = versions.filter_map(|c| Some((c.name(), stage.find(c).ok()?.1)));
         Self {
             machine: machine(),
@@ -142,8 +142,17 @@ impl Report {
                 scenario = row.scenario;
                 println!("\n{scenario}: {}", row.title);
                 println!(
-                    "  {:<17}{:>9}{:>9}{:>9}{:>10}{:>8}{:>9}{:>8}{:>8}",
-                    "", "req/s", "p50 µs", "p99 µs", "CPU µs", "MiB", "CPU ×", "p50 ×", "p99 ×"
+                    "  {:<17}{:>9}{:>9}{:>9}{:>10}{:>9}{:>8}{:>9}{:>8}{:>8}",
+                    "",
+                    "req/s",
+                    "p50 µs",
+                    "p99 µs",
+                    "CPU µs",
+                    "(system)",
+                    "MiB",
+                    "CPU ×",
+                    "p50 ×",
+                    "p99 ×"
                 );
             }
             let middle = |figure: fn(&Sample) -> f64| {
@@ -153,12 +162,13 @@ impl Report {
                 self.ratio(row, "nginx", figure).map_or("-".into(), |r| format!("{r:.2}"))
             };
             println!(
-                "  {:<17}{:>9.0}{:>9.0}{:>9.0}{:>10.2}{:>8.1}{:>9}{:>8}{:>8}",
+                "  {:<17}{:>9.0}{:>9.0}{:>9.0}{:>10.2}{:>9.2}{:>8.1}{:>9}{:>8}{:>8}",
                 row.contestant,
                 middle(|s| s.requests_per_second),
                 middle(|s| s.p50_micros),
                 middle(|s| s.p99_micros),
                 middle(|s| s.cpu_micros_per_request),
+                middle(|s| s.system_micros_per_request),
                 middle(|s| s.memory_kib / 1024.0),
                 ratio(|s| s.cpu_micros_per_request),
                 ratio(|s| s.p50_micros),

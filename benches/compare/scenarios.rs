@@ -5,7 +5,7 @@ use crate::load::{Load, Sample, Seen, measure};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::Report;
-use Contestant::{Caddy, Envoy, Haproxy, Nginx, NginxUnbuffered, Sluice};
+use Contestant::{Caddy, Envoy, Haproxy, Nginx, NginxErrorLog, NginxUnbuffered, Sluice};
 
 /// One thing to measure.
 pub(crate) struct Scenario {
@@ -18,6 +18,7 @@ pub(crate) struct Scenario {
 
 /// Limits are no part of Caddy as it is shipped.
 const WITH_LIMITS: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy];
+const REJECTING: &[Contestant] = &[Nginx, NginxErrorLog, Sluice, Haproxy, Envoy];
 const WITHOUT: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy, Caddy];
 const BODIES: &[Contestant] = &[Nginx, NginxUnbuffered, Sluice, Haproxy, Envoy, Caddy];
 
@@ -40,7 +41,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             title: "all rejected; three layers (ours), one per-IP limit (theirs)",
             setup: Setup::new(Limits::Reject),
             load: Load::small(),
-            contestants: WITH_LIMITS,
+            contestants: REJECTING,
         },
         Scenario {
             key: "unlimited",
@@ -51,7 +52,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         },
         Scenario {
             key: "moderate",
-            title: "forwarded with limits, 64 connections that pause 5 ms between requests",
+            title: "forwarded with limits, 64 connections that pause about 5 ms between requests",
             setup: admit(),
             load: Load::small().with("pause", PAUSE),
             contestants: WITH_LIMITS,
