@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
 
-# The builder has a C compiler, which is all that the crypto library (aws-lc) needs on Linux.
+# The builder has a C compiler and make, which is all that the crypto library (aws-lc) and the
+# allocator (jemalloc) need on Linux.
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .

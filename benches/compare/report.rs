@@ -8,6 +8,7 @@ use crate::machine::Failure;
 use crate::options::Options;
 use crate::scenarios::Scenario;
 use serde::Serialize;
+use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
@@ -116,9 +117,8 @@ impl Report {
 
     /// Prints everything, and writes it down if nothing was left out.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        self.print();
-        let verdicts = budget::verdicts(self);
-        println!("\n{}", budget::text(&verdicts));
+        let text = self.text();
+        println!("{text}");
         if !self.complete {
             println!("a part of the run: nothing is written to {}", self.out.display());
             return Ok(());
@@ -126,22 +126,30 @@ impl Report {
         fs::create_dir_all(&self.out)?;
         let json = serde_json::to_string_pretty(self).map_err(|e| Failure::said(e.to_string()))?;
         fs::write(self.out.join("compare.json"), json + "\n")?;
+        fs::write(self.out.join("compare.txt"), text)?;
         fs::write(self.out.join("compare.svg"), chart::draw(self))?;
         println!("written to {}", self.out.display());
         Ok(())
     }
 
-    fn print(&self) {
-        println!(
-            "\nmedians of {} rounds; ratios to nginx within a round, then their median",
-            self.rounds
+    /// Everything as tables of text.
+    fn text(&self) -> String {
+        let mut out = format!("\n{}\n", self.machine);
+        for (name, version) in &self.contestants {
+            let _ = writeln!(out, "{name}: {version}");
+        }
+        let _ = writeln!(
+            out,
+            "medians of {} rounds of {} s; ratios to nginx within a round, then their median",
+            self.rounds, self.seconds
         );
         let mut scenario = "";
         for row in &self.rows {
             if row.scenario != scenario {
                 scenario = row.scenario;
-                println!("\n{scenario}: {}", row.title);
-                println!(
+                let _ = writeln!(out, "\n{scenario}: {}", row.title);
+                let _ = writeln!(
+                    out,
                     "  {:<17}{:>9}{:>9}{:>9}{:>10}{:>9}{:>8}{:>9}{:>8}{:>8}",
                     "",
                     "req/s",
@@ -161,7 +169,8 @@ impl Report {
             let ratio = |figure: fn(&Sample) -> f64| {
                 self.ratio(row, "nginx", figure).map_or("-".into(), |r| format!("{r:.2}"))
             };
-            println!(
+            let _ = writeln!(
+                out,
                 "  {:<17}{:>9.0}{:>9.0}{:>9.0}{:>10.2}{:>9.2}{:>8.1}{:>9}{:>8}{:>8}",
                 row.contestant,
                 middle(|s| s.requests_per_second),
@@ -175,34 +184,42 @@ impl Report {
                 ratio(|s| s.p99_micros),
             );
         }
-        self.print_idle();
-        self.print_growth();
+        self.idle_text(&mut out);
+        self.growth_text(&mut out);
         for counted in &self.guard {
-            println!("{}", counted.text());
+            let _ = writeln!(out, "{}", counted.text());
         }
+        let _ = writeln!(out, "\n{}", budget::text(&budget::verdicts(self)));
+        out
     }
 
-    fn print_idle(&self) {
+    fn idle_text(&self, out: &mut String) {
         if let Some(first) = self.idle.first() {
-            println!("\nidle: {} keep-alive connections after a request each", first.connections);
-            println!("  {:<17}{:>9}{:>22}", "", "KiB each", "kept after closing");
+            let _ = writeln!(
+                out,
+                "\nidle: {} keep-alive connections after a request each",
+                first.connections
+            );
+            let _ = writeln!(out, "  {:<17}{:>9}{:>22}", "", "KiB each", "kept after closing");
         }
         for idle in &self.idle {
             let (each, kept) = (idle.each(), median(idle.kept.iter().copied()).unwrap_or_default());
-            println!("  {:<17}{each:>9.1}{:>21.0}%", idle.contestant, kept * 100.0);
+            let _ = writeln!(out, "  {:<17}{each:>9.1}{:>21.0}%", idle.contestant, kept * 100.0);
         }
     }
 
-    fn print_growth(&self) {
+    fn growth_text(&self, out: &mut String) {
         if !self.growth.is_empty() {
-            println!("\ngrowth: CPU µs per request of the gateway, small case and large");
+            let _ =
+                writeln!(out, "\ngrowth: CPU µs per request of the gateway, small case and large");
         }
         for growth in &self.growth {
             let (small, large) = (
                 median(growth.small_micros.iter().copied()).unwrap_or_default(),
                 median(growth.large_micros.iter().copied()).unwrap_or_default(),
             );
-            println!(
+            let _ = writeln!(
+                out,
                 "  {:<22}{:>10} {small:>6.2}   {:>10} {large:>6.2}   × {:.2}",
                 growth.what,
                 growth.small,

@@ -55,11 +55,6 @@ impl Destination {
     pub fn query(&self) -> Option<&str> {
         self.original.query()
     }
-
-    /// Path and query as they came, if that is how they are forwarded.
-    pub fn as_it_came(&self) -> Option<&http::uri::PathAndQuery> {
-        self.normalised.is_none().then_some(&self.original)
-    }
 }
 
 /// The longest name that DNS knows, and a dot.
