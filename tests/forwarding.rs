@@ -86,7 +86,7 @@ fn bodies_pass_chunked_and_with_a_length_and_trailers_with_them() {
     let mut connection = gateway.connect();
     connection.write(
         b"POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntransfer-encoding: chunked\r\ntrailer: x-md5\r\n\r\n\
-          5\r\nhello\r\n6\r\n world\r\n0\r\nx-md5: 9\r\n\r\n",
+          5\r\nhello\r\n6\r\n world\r\n0\r\nx-md5: 9\r\nx-unannounced: 1\r\n\r\n",
     );
     let reply = connection.read_reply("POST");
     assert_eq!((reply.status, reply.text()), (200, "abcde"));

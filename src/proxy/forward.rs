@@ -11,7 +11,9 @@ use crate::hop;
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::connection::Outgoing;
 use crate::upstream::upload::Upload;
-use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, VIA};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, VIA,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
 use http_body::Body as _;
@@ -43,13 +45,17 @@ pub(super) fn prepare(
     say_what_follows(&mut writer, exchange.present, &head.headers);
     let body = (!incoming.is_end_stream()).then(|| {
         let generation = Rc::clone(&exchange.generation);
-        let is_ours = move |name: &HeaderName| {
+        let announced = lines(&head.headers, &TRAILER).flat_map(|line| line.split(|b| *b == b','));
+        let announced: Vec<HeaderName> =
+            announced.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
+        let may_trail = move |name: &HeaderName| {
             let (snapshot, text) = (&generation.snapshot, name.as_str());
             let is_ours = |name: &HeaderName| is_ours(name, snapshot, &snapshot.routes[index]);
-            is_ours(name) || text.contains('_') && is_alias(text, is_ours)
+            let hidden = is_ours(name) || text.contains('_') && is_alias(text, is_ours);
+            announced.contains(name) && !hidden
         };
         let chunked = exchange.present.has(Present::TRANSFER_ENCODING);
-        Box::new(Upload::new(incoming, chunked, route.max_body_bytes, is_ours))
+        Box::new(Upload::new(incoming, chunked, route.max_body_bytes, may_trail))
     });
     Ok(Outgoing {
         head: writer.finish(),

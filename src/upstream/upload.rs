@@ -25,8 +25,8 @@ pub struct Upload {
     /// What the socket has yet to take.
     pending: VecDeque<Bytes>,
     stage: Stage,
-    /// Fields that a trailer must not bring in.
-    is_ours: Box<dyn Fn(&HeaderName) -> bool>,
+    /// Fields that a trailer may bring in.
+    may_trail: Box<dyn Fn(&HeaderName) -> bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,12 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// At most `limit` bytes, and no trailer that `is_ours`.
+    /// At most `limit` bytes, and no trailer but those that `may_trail`.
     pub fn new(
         incoming: Incoming,
         chunked: bool,
         limit: Option<u64>,
-        is_ours: impl Fn(&HeaderName) -> bool + 'static,
+        may_trail: impl Fn(&HeaderName) -> bool + 'static,
     ) -> Self {
         Self {
             incoming,
@@ -74,7 +74,7 @@ impl Upload {
             passed: Rc::default(),
             pending: VecDeque::new(),
             stage: Stage::Open { waiting: false },
-            is_ours: Box::new(is_ours),
+            may_trail: Box::new(may_trail),
         }
     }
 
@@ -163,7 +163,7 @@ impl Upload {
         if self.chunked {
             let mut last = b"0\r\n".to_vec();
             for (name, value) in trailers.into_iter().flatten() {
-                if may_trail(name) && !(self.is_ours)(name) {
+                if !frames(name) && (self.may_trail)(name) {
                     last.extend(
                         [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat(),
                     );
@@ -176,8 +176,8 @@ impl Upload {
 }
 
 /// Fields that say how a message is to be read come before it, or not at all.
-fn may_trail(name: &HeaderName) -> bool {
-    !matches!(
+fn frames(name: &HeaderName) -> bool {
+    matches!(
         name.as_str(),
         "content-encoding" | "content-range" | "max-forwards" | "trailer" | "expect" | "range"
     )
