@@ -210,7 +210,8 @@ impl<B> Limits<B> {
         rejected_by: Option<usize>,
         retry_after: Option<u64>,
     ) -> HeaderMap {
-        let mut told = Told::default();
+        let mut headers = HeaderMap::new();
+        let mut told = Told::new(&mut headers);
         if let Some(seconds) = retry_after {
             told.retry_after(seconds);
         }
@@ -223,8 +224,6 @@ impl<B> Limits<B> {
         let policy = told::policies(limits.clone().map(|limit| limit.policy.as_str()));
         let said = limits.zip(charges);
         told.ietf(policy, said.map(|(l, charge)| (l.name.as_str(), &l.quota, &charge.verdict)));
-        let mut headers = HeaderMap::new();
-        told.put(&mut headers);
         headers
     }
 }

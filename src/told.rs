@@ -3,7 +3,6 @@
 
 use crate::clock::{Clock, SECOND};
 use crate::limit::{Quota, Rate, Verdict};
-use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -14,19 +13,12 @@ static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Headers under way, in the order in which callers read them. Values that have to be written share
-/// one buffer: a reject must be the cheapest answer there is, and allocations are most of it.
-#[derive(Debug, Default)]
-pub struct Told {
-    text: Vec<u8>,
-    headers: SmallVec<[(&'static HeaderName, Value); 6]>,
-}
-
+/// Writes headers, in the order in which callers read them.
 #[derive(Debug)]
-enum Value {
-    Known(HeaderValue),
-    /// The buffer's part up to here.
-    Written(usize),
+pub struct Told<'h> {
+    headers: &'h mut HeaderMap,
+    /// The value under way.
+    text: Vec<u8>,
 }
 
 /// A limit's item of `RateLimit-Policy`: `"name";q=N;w=seconds`.
@@ -44,7 +36,12 @@ pub fn policies<'a>(items: impl Iterator<Item = &'a str>) -> Option<HeaderValue>
     (!text.is_empty()).then(|| HeaderValue::from_str(&text).ok())?
 }
 
-impl Told {
+impl<'h> Told<'h> {
+    /// Headers go in here.
+    pub fn new(headers: &'h mut HeaderMap) -> Self {
+        Self { headers, text: Vec::with_capacity(256) }
+    }
+
     /// `Retry-After`.
     pub fn retry_after(&mut self, seconds: u64) {
         self.number(seconds);
@@ -59,7 +56,7 @@ impl Told {
         verdict: &Verdict,
         clock: &Clock,
     ) {
-        self.headers.push((&X_LIMIT, Value::Known(count)));
+        self.headers.insert(&X_LIMIT, count);
         self.number(verdict.remaining());
         self.end(&X_REMAINING);
         self.number(clock.wall_second(verdict.at.saturating_add(quota.reset(verdict))));
@@ -74,13 +71,9 @@ impl Told {
         items: impl Iterator<Item = (&'a str, &'a Quota, &'a Verdict)>,
     ) {
         let Some(policy) = policy else { return };
-        self.headers.push((&RATELIMIT_POLICY, Value::Known(policy)));
-        let begun = self.text.len();
+        self.headers.insert(&RATELIMIT_POLICY, policy);
         for (name, quota, verdict) in items {
-            if self.text.len() > begun {
-                self.text.extend_from_slice(b", ");
-            }
-            self.text.push(b'"');
+            self.text.extend_from_slice(if self.text.is_empty() { b"\"" } else { b", \"" });
             self.text.extend_from_slice(name.as_bytes());
             self.text.extend_from_slice(b"\";r=");
             self.number(verdict.remaining());
@@ -93,33 +86,15 @@ impl Told {
         self.end(&RATELIMIT);
     }
 
-    /// Puts the headers where they belong.
-    pub fn put(self, headers: &mut HeaderMap) {
-        let mut text = Bytes::from(self.text);
-        let mut start = 0;
-        for (name, value) in self.headers {
-            let value = match value {
-                Value::Known(value) => Ok(value),
-                Value::Written(end) => {
-                    let part = text.split_to(end - std::mem::replace(&mut start, end));
-                    HeaderValue::from_maybe_shared(part)
-                }
-            };
-            // Names of limits are checked when they are read: nothing else could be refused here.
-            if let Ok(value) = value {
-                headers.insert(name, value);
-            }
-        }
-    }
-
     fn number(&mut self, number: impl itoa::Integer) {
-        if self.text.capacity() == 0 {
-            self.text.reserve_exact(128);
-        }
         self.text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     fn end(&mut self, name: &'static HeaderName) {
-        self.headers.push((name, Value::Written(self.text.len())));
+        // Names of limits are checked when they are read: nothing else could be refused here.
+        if let Ok(value) = HeaderValue::from_bytes(&self.text) {
+            self.headers.insert(name, value);
+        }
+        self.text.clear();
     }
 }

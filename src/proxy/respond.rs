@@ -102,7 +102,7 @@ fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {
 fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros>) {
     let Headers { x_ratelimit, ietf, retry_jitter } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
-    let mut told = Told::default();
+    let mut told = Told::new(headers);
     if let Some(retry_after) = retry_after {
         told.retry_after(retry_after_seconds(retry_after, retry_jitter));
     }
@@ -122,7 +122,6 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros
             }),
         );
     }
-    told.put(headers);
 }
 
 /// How the caller could identify themselves.
