@@ -13,6 +13,7 @@ mod limits;
 pub mod model;
 mod read;
 mod routes;
+mod store;
 mod tree;
 mod upstreams;
 pub mod watch;
@@ -116,12 +117,13 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let mut fields = Fields::of(node, "gateway.yaml", cx)?;
     let listen = fields.required("listen", cx).map(|edge::Listen(addresses)| addresses);
     let admin = fields.optional("admin", cx);
-    let edge::Store { max_keys, saved } = fields.optional("store", cx).unwrap_or_default();
+    let store: store::Store = fields.optional("store", cx).unwrap_or_default();
+    let store::Store { max_keys, saved, shared: shared_store } = store;
     let callers = Callers::read(&mut fields, cx);
     if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
-        edge::check_saved(saved, node, cx);
+        store::check_saved(saved, node, cx);
     }
-    let mut names = Names::default();
+    let mut names = Names::of(shared_store.as_ref());
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
     let upstreams = upstreams::read_all(&mut fields, cx);
     let server: model::Server = fields.optional("server", cx).unwrap_or_default();
@@ -141,6 +143,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         admin,
         max_keys,
         saved,
+        shared: shared_store,
         identity,
         plans,
         default_plan,

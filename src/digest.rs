@@ -1,4 +1,4 @@
-//! SHA-256: what API keys are known by.
+//! SHA-256, by which API keys are known, and SHA-1, by which Redis knows scripts.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,17 @@ pub fn sha256(key: &[u8]) -> [u8; 32] {
 
 /// The same in hexadecimal digits, as `gateway.yaml` has it.
 pub fn sha256_hex(key: &[u8]) -> String {
-    sha256(key).iter().fold(String::with_capacity(64), |mut text, byte| {
+    hex(&sha256(key))
+}
+
+/// What Redis knows a script by.
+pub fn sha1_hex(script: &[u8]) -> String {
+    let algorithm = &aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY;
+    hex(aws_lc_rs::digest::digest(algorithm, script).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -24,5 +34,6 @@ mod tests {
     fn digits_are_those_of_sha256sum() {
         let expected = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         assert_eq!(super::sha256_hex(b"test"), expected);
+        assert_eq!(super::sha1_hex(b"test"), "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3");
     }
 }

@@ -4,11 +4,12 @@
 use crate::bans::Bans;
 use crate::clock::{Clock, Micros, SECOND};
 use crate::config::Config;
+use crate::config::model::SharedStore;
 use crate::lines::Lines;
 use crate::metrics::{Metrics, Readings};
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
-use crate::store::{Memory, Store};
+use crate::store::{Memory, Redis, Store};
 use arc_swap::ArcSwap;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -40,14 +41,27 @@ pub struct Gateway {
     draining: AtomicBool,
     /// File descriptors this process may have.
     descriptors: u64,
+    /// The shared store that was configured when the process began.
+    shared: Option<SharedStore>,
 }
 
 impl Gateway {
     /// A gateway that runs on `config`.
     pub fn new(config: Config, clock: Clock, workers: usize, log: Box<dyn Write + Send>) -> Self {
-        let (memory, bans) = remembered(&config, clock.now());
-        let store = Store::Memory(memory);
         let metrics = Metrics::new(workers);
+        let (store, bans) = match config.shared.clone() {
+            None => {
+                let (memory, bans) = remembered(&config, clock.now());
+                (Store::Memory(memory), bans)
+            }
+            Some(shared) => {
+                let counters = Arc::clone(metrics.store.get_or_init(Arc::default));
+                counters.up.set(1);
+                let redis = Redis::new(shared, workers, clock.clone(), counters);
+                (Store::Redis(redis), Bans::default())
+            }
+        };
+        let shared = config.shared.clone();
         let lasting = Lasting { store: &store, metrics: &metrics, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry());
@@ -66,6 +80,7 @@ impl Gateway {
             access_log,
             draining,
             descriptors,
+            shared,
         };
         let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
         if most < wanted {
@@ -86,6 +101,9 @@ impl Gateway {
 
     /// Swaps the next generation in.
     pub fn adopt(&self, config: Config) {
+        if config.shared != self.shared {
+            tracing::warn!("'store' has changed: that takes effect when the gateway is restarted");
+        }
         self.store.set_max_keys(config.max_keys);
         let previous = self.snapshot.load();
         let lasting =

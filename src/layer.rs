@@ -21,7 +21,7 @@
 use crate::clock::Clock;
 use crate::limit::Quota;
 use crate::proxy::judge::retry_after_seconds;
-use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Store, Subject};
+use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Subject};
 use crate::told::{self, Told};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -37,7 +37,7 @@ use tower::{Layer, Service};
 pub struct LimitLayer<B>(Arc<Limits<B>>);
 
 struct Limits<B> {
-    store: Store,
+    store: Memory,
     clock: Clock,
     all: Vec<Limit<B>>,
     /// Requests so far: idle callers are let go of every so often.
@@ -69,7 +69,7 @@ impl<B> LimitLayer<B> {
 
     /// No limits yet, with a clock and a cap of your own.
     pub fn with(clock: Clock, max_keys: usize) -> Self {
-        let store = Store::Memory(Memory::new(max_keys));
+        let store = Memory::new(max_keys);
         Self(Arc::new(Limits { store, clock, all: Vec::new(), requests: AtomicUsize::new(0) }))
     }
 
@@ -143,7 +143,7 @@ where
         let limits = Arc::clone(&self.limits);
         let keys = limits.keys(&request);
         Box::pin(async move {
-            let decided = limits.decide(&keys).await;
+            let decided = limits.decide(&keys);
             if decided.retry_after.is_some() {
                 let mut response = Response::new(Limited::empty());
                 *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -180,10 +180,10 @@ impl<B> Limits<B> {
         keys.filter_map(|(index, limit)| Some((index, (limit.key)(request)?))).collect()
     }
 
-    async fn decide(&self, keys: &Keys) -> Decided {
+    fn decide(&self, keys: &Keys) -> Decided {
         let now = self.clock.now();
         if self.requests.fetch_add(1, Ordering::Relaxed) % 4096 == 4095 {
-            self.store.sweep(now);
+            self.store.sweep(16, now);
         }
         let parts: SmallVec<[[Part<'_>; 1]; 4]> =
             keys.iter().map(|(_, key)| [Part::Header(key.as_bytes())]).collect();
@@ -195,7 +195,7 @@ impl<B> Limits<B> {
                 Charge::new(*id, quota, Subject(part))
             })
             .collect();
-        let Ok(Decision { rejected_by, holds }) = self.store.charge_all(&mut charges, now).await;
+        let Decision { rejected_by, holds } = self.store.charge_all(&mut charges, now);
         let retry_after =
             rejected_by.map(|_| retry_after_seconds(store::retry_after(&charges), 0.0));
         let delay = Duration::from_micros(store::delay(&charges));

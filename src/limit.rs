@@ -33,6 +33,7 @@ mod bucket;
 mod fixed;
 mod leaky;
 mod log;
+mod shared;
 mod sliding;
 mod state;
 mod verdict;
@@ -279,6 +280,15 @@ impl Quota {
     /// What a limit that would have allowed a request says when another one rejects it.
     pub fn untaken<'a>(&self, verdict: &Verdict, held: impl Into<Seen<'a>>) -> Verdict {
         verdict.untaken().unwrap_or_else(|| self.peek(held, verdict.at, verdict.cost))
+    }
+
+    /// The same, whether it would have allowed it or not.
+    pub(crate) fn untaken_if_allowed<'a>(
+        &self,
+        verdict: Verdict,
+        held: impl Into<Seen<'a>>,
+    ) -> Verdict {
+        if verdict.allowed { self.untaken(&verdict, held) } else { verdict }
     }
 
     /// Whether the caller has their whole allowance again, so that forgetting them forgives

@@ -102,6 +102,77 @@ impl WorkerMetrics {
     }
 }
 
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// It stands at this now.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// What it stands at.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a shared store is doing.
+#[derive(Debug, Default)]
+pub struct StoreMetrics {
+    /// Whether it is asked: not while the breaker is open.
+    pub up: Gauge,
+    /// Scripts called.
+    pub calls: Counter,
+    /// Decisions known to be rejects without asking.
+    pub recalled: Counter,
+    /// Decisions made without it.
+    pub fallbacks: Counter,
+    /// Counters that will be charged when it is back.
+    pub owed: Gauge,
+    failures: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl StoreMetrics {
+    /// A decision, or something that was to be told it, failed.
+    pub fn fail(&self, why: &'static str) {
+        *self.failures.lock().entry(why).or_default() += 1;
+    }
+
+    fn render(&self, page: &mut Page) {
+        let gauges = [
+            ("sluice_store_up", "1 while the shared store is asked; 0 while it is away.", &self.up),
+            ("sluice_store_owed", "Counters to be charged when it is back.", &self.owed),
+        ];
+        for (name, help, gauge) in gauges {
+            page.family(name, "gauge", help);
+            page.sample(name, &[], gauge.value());
+        }
+        let counters = [
+            ("sluice_store_calls", "Scripts that the shared store was asked to run.", &self.calls),
+            (
+                "sluice_store_recalled",
+                "Rejects that were known without asking the store.",
+                &self.recalled,
+            ),
+            (
+                "sluice_store_fallbacks",
+                "Decisions made without the store, as 'on_failure' says.",
+                &self.fallbacks,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            page.family(name, "counter", help);
+            page.counter(name, &[], counter.value());
+        }
+        page.family("sluice_store_failures", "counter", "Failures of the store, by reason.");
+        for (why, count) in self.failures.lock().iter() {
+            page.counter("sluice_store_failures", &[("reason", why)], *count);
+        }
+    }
+}
+
 /// Why a connection or a request was refused before a route could count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -131,6 +202,8 @@ pub struct Metrics {
     pub unknown_plans: Counter,
     /// Lines of the access log that were dropped because its reader is too slow.
     pub log_lines_dropped: Arc<Counter>,
+    /// The shared store's, if there is one.
+    pub store: OnceLock<Arc<StoreMetrics>>,
 }
 
 impl Metrics {
@@ -146,6 +219,7 @@ impl Metrics {
             reloads_failed: Counter::default(),
             unknown_plans: Counter::default(),
             log_lines_dropped: Arc::default(),
+            store: OnceLock::new(),
         }
     }
 
@@ -260,6 +334,9 @@ impl Metrics {
             ["too_many_connections", "header_timeout", "bad_request"].iter().zip(&self.refused)
         {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
+        }
+        if let Some(store) = self.store.get() {
+            store.render(&mut page);
         }
         self.render_process(&mut page, readings);
         if format == Format::OpenMetrics {

@@ -8,8 +8,8 @@ mod router;
 
 use crate::clock::{Micros, micros};
 use crate::config::model::{
-    self, AccessLog, Attribute, Config, Cost, Exempt, Headers, Identity, Layer, Quotas, Require,
-    Saved, Server,
+    self, AccessLog, Attribute, Config, Consistency, Cost, Exempt, Headers, Identity, Layer,
+    OnFailure, Quotas, Require, Saved, Server,
 };
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
@@ -112,6 +112,12 @@ pub struct Limit {
     pub metrics: Arc<LimitMetrics>,
     /// What happens to callers who ignore its rejects.
     pub penalty: Option<Penalty>,
+    /// What it does while a shared store is away.
+    pub on_failure: OnFailure,
+    /// A shared store's blocks of allowance are used for it.
+    pub leased: bool,
+    /// What each part of it allows, where a shared store has split it.
+    pub shards: Box<[Quota]>,
 }
 
 /// A ban for callers who ignore rejects.
@@ -139,6 +145,15 @@ impl Limit {
             unless: limit.unless.clone(),
             policies: quotas.iter().map(|quota| told::policy(&limit.name, quota)).collect(),
             counts: quotas.iter().map(|quota| quota.rate().count.into()).collect(),
+            shards: match &*quotas {
+                [quota] if store.is_shared() && limit.shards > 1 => {
+                    let of = u32::from(limit.shards);
+                    (0..of).map(|index| quota.part(index, of)).collect()
+                }
+                _ => Box::default(),
+            },
+            on_failure: limit.on_failure,
+            leased: store.is_shared() && limit.consistency == Consistency::Leased,
             quotas,
             by_plan,
             cost: limit.cost.clone(),
@@ -298,7 +313,8 @@ impl Snapshot {
         let counters = self.limits().flat_map(|limit| {
             let penalty = limit.penalty.as_ref();
             let rejects = penalty.map(|p| (p.id, Box::from([p.tolerated.clone()])));
-            std::iter::once((limit.id, limit.quotas.clone())).chain(rejects)
+            let quotas = limit.quotas.iter().chain(&limit.shards).cloned().collect();
+            std::iter::once((limit.id, quotas)).chain(rejects)
         });
         counters.collect()
     }

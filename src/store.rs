@@ -10,10 +10,13 @@
 
 mod key;
 mod memory;
+mod redis;
 
 use crate::clock::Micros;
+use crate::config::model::OnFailure;
 use crate::limit::{Quota, Verdict};
 
+pub use self::redis::{Redis, on_worker};
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
 
@@ -37,6 +40,12 @@ pub struct Charge<'a> {
     pub shadow: bool,
     /// The cost is reserved: what it comes to is known later, and then settled.
     pub settles: bool,
+    /// A shared store's blocks of allowance are used for it.
+    pub leased: bool,
+    /// Which part of a limit that a shared store has split.
+    pub shard: Option<u16>,
+    /// What is said while a shared store is away.
+    pub on_failure: OnFailure,
     /// What the limit says; the store writes it.
     pub verdict: Verdict,
 }
@@ -45,8 +54,18 @@ impl<'a> Charge<'a> {
     /// An enforcing limit's claim of one token.
     #[inline]
     pub fn new(limit: LimitId, quota: &'a Quota, subject: Subject<'a>) -> Self {
-        let (shadow, settles) = (false, false);
-        Self { limit, quota, subject, cost: 1, shadow, settles, verdict: Verdict::NONE }
+        Self {
+            limit,
+            quota,
+            subject,
+            cost: 1,
+            shadow: false,
+            settles: false,
+            leased: false,
+            shard: None,
+            on_failure: OnFailure::Local,
+            verdict: Verdict::NONE,
+        }
     }
 }
 
@@ -72,6 +91,8 @@ pub struct Hold {
     admitted: Verdict,
     /// Counted among newcomers beyond the cap.
     overflow: bool,
+    /// In a shared store: what its counter is called, and how far that store's clock is from ours.
+    shared: Option<(Box<[u8]>, i64)>,
 }
 
 impl Hold {
@@ -95,19 +116,24 @@ pub fn delay(charges: &[Charge<'_>]) -> Micros {
 
 /// Why no decision could be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {}
+pub enum StoreError {
+    /// A shared store is away, and a limit does not want to go on without it.
+    #[error("the store is away")]
+    Away,
+}
 
 /// The stores there are.
 #[derive(Debug)]
 pub enum Store {
     /// Counters in this process.
     Memory(Memory),
+    /// Counters that a fleet shares.
+    Redis(Redis),
 }
 
 impl Store {
     /// Decides one request's charges: all are charged, or none is. Never waits for the memory
     /// store; a shared store takes one round trip.
-    #[expect(clippy::unused_async, reason = "a shared store awaits here")]
     pub async fn charge_all(
         &self,
         charges: &mut [Charge<'_>],
@@ -115,21 +141,39 @@ impl Store {
     ) -> Result<Decision, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.charge_all(charges, now)),
+            // On the heap: the memory store's decisions need not carry its state around.
+            Self::Redis(redis) => Box::pin(redis.charge_all(charges, now)).await,
         }
     }
 
+    /// Counters in this process: the store's own, or those that need not be shared.
+    pub fn local(&self) -> &Memory {
+        match self {
+            Self::Memory(memory) => memory,
+            Self::Redis(redis) => redis.local(),
+        }
+    }
+
+    /// Whether others have a part in it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Counts a request by what it came to, rather than by what was reserved for it. Says what the
-    /// limit holds then, unless that makes no difference any more.
+    /// limit holds then, unless that makes no difference any more. A shared store is told in the
+    /// background.
     pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
         match self {
-            Self::Memory(memory) => memory.settle(hold, actual, now),
+            Self::Redis(redis) if hold.shared.is_some() => redis.settle(hold, actual, now),
+            _ => self.local().settle(hold, actual, now),
         }
     }
 
     /// Takes back what a request held. Never waits; a shared store is told in the background.
     pub fn release(&self, hold: &Hold, now: Micros) {
         match self {
-            Self::Memory(memory) => memory.release(hold, now),
+            Self::Redis(redis) if hold.shared.is_some() => redis.release(hold),
+            _ => self.local().release(hold, now),
         }
     }
 
@@ -137,27 +181,25 @@ impl Store {
     pub fn limit_id(&self, name: &str) -> LimitId {
         match self {
             Self::Memory(memory) => memory.limit_id(name),
+            Self::Redis(redis) => redis.limit_id(name),
         }
     }
 
     /// Changes how many callers are remembered.
     pub fn set_max_keys(&self, max_keys: usize) {
-        match self {
-            Self::Memory(memory) => memory.set_max_keys(max_keys),
-        }
+        self.local().set_max_keys(max_keys);
     }
 
     /// How many callers are remembered here.
     pub fn keys(&self) -> usize {
-        match self {
-            Self::Memory(memory) => memory.keys(),
-        }
+        self.local().keys()
     }
 
     /// Lets go of callers who are whole again, a part of them at a time.
     pub fn sweep(&self, now: Micros) {
         match self {
             Self::Memory(memory) => memory.sweep(16, now),
+            Self::Redis(redis) => redis.sweep(now),
         }
     }
 
@@ -165,6 +207,14 @@ impl Store {
     pub fn adopt(&self, registry: Registry) {
         match self {
             Self::Memory(memory) => memory.adopt(registry),
+            Self::Redis(redis) => redis.adopt(registry),
+        }
+    }
+
+    /// Gives back what this process holds of a shared store's allowance: it is about to end.
+    pub fn close(&self) {
+        if let Self::Redis(redis) = self {
+            redis.close();
         }
     }
 }

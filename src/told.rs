@@ -59,7 +59,9 @@ impl<'h> Told<'h> {
         self.headers.insert(&X_LIMIT, count);
         self.number(verdict.remaining());
         self.end(&X_REMAINING);
-        self.number(clock.wall_second(verdict.at.saturating_add(quota.reset(verdict))));
+        let reset = verdict.at.saturating_add(quota.reset(verdict));
+        // A shared store's clock is a wall clock.
+        self.number(if verdict.shared { reset.div_ceil(SECOND) } else { clock.wall_second(reset) });
         self.end(&X_RESET);
     }
 

@@ -327,6 +327,7 @@ pub fn run(
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error))),
     };
+    crate::store::on_worker(index);
     let worker = Rc::new(Worker::new(gateway, index, peers));
     let _ = ready.send(Ok(()));
     runtime.block_on(worker.run(orders));

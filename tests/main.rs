@@ -19,6 +19,7 @@ mod ambiguity;
 mod callers;
 mod checking;
 mod costs;
+mod fleet;
 mod forwarding;
 mod guards;
 mod limits;

@@ -1,12 +1,10 @@
-//! Sections about the edge of the gateway: listeners, admin, server guards, headers, logging, and
-//! the store.
+//! Sections about the edge of the gateway: listeners, admin, server guards, headers, logging.
 
 use super::grammar;
-use super::model::{AccessLog, Admin, Headers, Saved, Server};
-use super::read::{Context, Fields, Read, one_of, parsed, text};
+use super::model::{AccessLog, Admin, Headers, Server};
+use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 /// `listen`: one address, or a list.
@@ -85,89 +83,6 @@ impl Read for Admin {
     }
 }
 
-/// `store`: where counters live.
-pub(super) struct Store {
-    pub(super) max_keys: usize,
-    pub(super) saved: Option<Saved>,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self { max_keys: 1_000_000, saved: None }
-    }
-}
-
-impl Read for Store {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let Kind::Map(_) = node.kind else {
-            let name = text(node, cx, "a store")?;
-            if name == "redis" {
-                cx.error(node, "'redis' is not supported yet");
-                return None;
-            }
-            return one_of(node, cx, "a store", &[("memory", ())]).map(|()| Self::default());
-        };
-        let mut fields = Fields::of(node, "store", cx)?;
-        let mut store = Self::default();
-        if let Some(memory) = fields.get("memory")
-            && let Some(mut fields) = Fields::of(memory, "the memory store", cx)
-        {
-            if let Some(node) = fields.get("max_keys")
-                && let Some(max_keys) = usize::read(node, cx)
-            {
-                store.max_keys = max_keys;
-                if max_keys < 1000 {
-                    cx.error(node, "at least 1000 keys");
-                }
-            }
-            store.saved = saved(&mut fields, cx);
-            fields.finish(cx);
-        }
-        fields.later(&["redis", "on_failure", "local_share"]);
-        fields.finish(cx);
-        Some(store)
-    }
-}
-
-/// A snapshot replaces what is there: that must be nothing that somebody needs.
-pub(super) fn check_saved(saved: &Saved, node: &Node, cx: &mut Context<'_>) {
-    let real = |path: &Path| path.canonicalize().ok();
-    let here = real(&saved.path);
-    let main = cx.folder.join(Path::new(&cx.source.name).file_name().unwrap_or_default());
-    let is_ours = cx.files.iter().chain([&main]).any(|file| real(file) == here);
-    if saved.path.is_dir() || here.is_some() && is_ours {
-        let message = "the snapshot would replace a file of the configuration, or is a folder";
-        cx.error_with_help(node, message, "choose another name".to_owned());
-    }
-}
-
-/// Where counters survive a restart.
-fn saved(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Saved> {
-    let (snapshot, every) = (fields.get("snapshot"), fields.get("snapshot_every"));
-    let Some(snapshot) = snapshot else {
-        if let Some(node) = every {
-            cx.error(node, "without a 'snapshot' there is nothing to write");
-        }
-        return None;
-    };
-    let path = text(snapshot, cx, "a file")?;
-    if path.is_empty() || path.ends_with('/') {
-        cx.error(snapshot, "a snapshot is written to a file, this names none");
-        return None;
-    }
-    let every = match every {
-        None => Duration::from_secs(30),
-        Some(node) => {
-            let every = Duration::read(node, cx)?;
-            if every < Duration::from_secs(1) {
-                cx.error(node, "at least 1s");
-            }
-            every
-        }
-    };
-    Some(Saved { path: cx.resolve(path), every })
-}
-
 impl Default for Headers {
     fn default() -> Self {
         Self { x_ratelimit: true, ietf: true, retry_jitter: 0.1 }
@@ -193,7 +108,7 @@ impl Read for Headers {
     }
 }
 
-fn share(node: &Node, cx: &mut Context<'_>) -> Option<f64> {
+pub(super) fn share(node: &Node, cx: &mut Context<'_>) -> Option<f64> {
     parsed(node, cx, "a share", grammar::share)
 }
 

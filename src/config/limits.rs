@@ -6,8 +6,9 @@ mod quotas;
 use super::callers::Callers;
 use super::diagnostics::nearest;
 use super::grammar;
-use super::model::{Attribute, Limit, Penalty};
+use super::model::{Attribute, Consistency, Limit, OnFailure, Penalty, Quotas, SharedStore};
 use super::read::{Context, Fields, Located, Read, one_of, parsed};
+use super::store;
 use super::tree::{Kind, Node};
 use crate::clock::micros;
 use crate::limit::{Calendar, Period, Quota, Rate};
@@ -22,6 +23,8 @@ pub(super) struct Names {
     taken: HashMap<String, usize>,
     /// Calendars by unit and zone: each is worked out once.
     calendars: HashMap<(Period, String), Option<Arc<Calendar>>>,
+    /// What limits do while the store is away that do not say so.
+    on_failure: OnFailure,
 }
 
 pub(super) fn read_all(
@@ -71,7 +74,7 @@ fn limit(
         quotas.zip(Some(node))
     });
     let penalty = fields.get("penalty").and_then(|node| penalty(node, by.as_deref(), cx));
-    fields.later(&["shards", "consistency", "on_failure"]);
+    let sharing = sharing(&mut fields, quotas.as_ref(), by.as_deref(), names, cx);
     fields.finish(cx);
     let default = by.as_ref().map(|by| format!("{route}/{}", by_name(by)));
     let name = names.take(name_node, default, node, cx);
@@ -87,7 +90,16 @@ fn limit(
         cost: cost.cost.clone(),
         shadow: shadow.unwrap_or(false),
         penalty,
+        on_failure: sharing.on_failure,
+        consistency: sharing.consistency,
+        shards: sharing.shards,
     };
+    let least = cost.cost.up_front();
+    if let (Quotas::Fixed(quota), true) = (&limit.quotas, limit.shards > 1)
+        && quota.part(u32::from(limit.shards) - 1, limit.shards.into()).capacity() < least
+    {
+        cx.error(node, format!("a request costs {least}, which no shard could ever hold"));
+    }
     // A candidate is a shadow of the limit with other numbers and counters of its own.
     let candidate = candidate.and_then(|(quotas, node)| {
         quotas::affordable(&quotas, &cost.cost, node, callers, cx);
@@ -95,6 +107,59 @@ fn limit(
         Some(Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() })
     });
     std::iter::once(limit).chain(candidate).collect()
+}
+
+/// How a limit's counters are shared, if they are.
+struct Sharing {
+    on_failure: OnFailure,
+    consistency: Consistency,
+    shards: u16,
+}
+
+fn sharing(
+    fields: &mut Fields<'_>,
+    quotas: Option<&Quotas>,
+    by: Option<&[Attribute]>,
+    names: &Names,
+    cx: &mut Context<'_>,
+) -> Sharing {
+    const WAYS: [(&str, Consistency); 2] =
+        [("exact", Consistency::Exact), ("leased", Consistency::Leased)];
+    let on_failure = fields.get("on_failure").and_then(|node| store::on_failure(node, cx));
+    let algorithm = fields.get("algorithm").map(|node| &node.kind);
+    let gcra = matches!(algorithm, Some(Kind::Scalar(scalar)) if scalar.text == "gcra");
+    let consistency = fields.get("consistency").and_then(|node| {
+        let way = one_of(node, cx, "a consistency", &WAYS)?;
+        let every = |quotas: &Quotas| match quotas {
+            Quotas::Fixed(quota) => quota.can_be_leased(),
+            Quotas::ByPlan(quotas) => quotas.iter().all(Quota::can_be_leased),
+        };
+        if way == Consistency::Leased && (gcra || !quotas.is_none_or(every)) {
+            let message = "only a token_bucket, a fixed_window or a sliding_window can be leased";
+            cx.error(node, message);
+        }
+        Some(way)
+    });
+    let shards = fields.get("shards").and_then(|node| {
+        let count = u32::read(node, cx)?;
+        let most = match quotas {
+            Some(Quotas::Fixed(quota)) => quota.parts_at_most(),
+            _ => 1024,
+        };
+        if by.is_some_and(|by| !by.is_empty()) {
+            cx.error(node, "only a limit by global is one counter that could be split");
+        } else if count == 0 || count > 1024 {
+            cx.error(node, "between 1 and 1024 shards");
+        } else if count > most {
+            cx.error(node, format!("{count} shards of {most} tokens: some would be empty"));
+        }
+        u16::try_from(count).ok()
+    });
+    Sharing {
+        on_failure: on_failure.unwrap_or(names.on_failure),
+        consistency: consistency.unwrap_or_default(),
+        shards: shards.unwrap_or(1).max(1),
+    }
 }
 
 /// `{ after: 100 rejects in 1m, for: 10m }`.
@@ -126,6 +191,11 @@ fn penalty(node: &Node, by: Option<&[Attribute]>, cx: &mut Context<'_>) -> Optio
 }
 
 impl Names {
+    pub(super) fn of(store: Option<&SharedStore>) -> Self {
+        let on_failure = store.map(|store| store.on_failure).unwrap_or_default();
+        Self { on_failure, ..Self::default() }
+    }
+
     /// The limit's own name, or its default; no two limits share one.
     fn take(
         &mut self,

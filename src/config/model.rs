@@ -21,6 +21,133 @@ pub struct Saved {
     pub every: Duration,
 }
 
+/// `store.redis`, and what happens while it is away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedStore {
+    /// Where it is.
+    pub servers: RedisServers,
+    /// Certificates for `rediss://`.
+    pub tls: Option<RedisTls>,
+    /// How its keys begin.
+    pub prefix: String,
+    /// How long a decision may take.
+    pub timeout: Duration,
+    /// After so many failures in a row it is not asked any more, ...
+    pub failures: u32,
+    /// ... until a probe succeeds, one in so long.
+    pub probe_after: Duration,
+    /// What limits do while it is away that do not say so themselves.
+    pub on_failure: OnFailure,
+    /// The share of each limit that this gateway enforces meanwhile.
+    pub local_share: f64,
+    /// How many callers it remembers meanwhile.
+    pub max_keys: usize,
+}
+
+impl SharedStore {
+    /// With everything else as it is by default.
+    pub fn at(servers: RedisServers) -> Self {
+        Self {
+            servers,
+            tls: None,
+            prefix: "sluice".to_owned(),
+            timeout: Duration::from_millis(50),
+            failures: 5,
+            probe_after: Duration::from_secs(1),
+            on_failure: OnFailure::default(),
+            local_share: 0.2,
+            max_keys: 1_000_000,
+        }
+    }
+}
+
+/// Where Redis is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisServers {
+    /// One server.
+    One(RedisUrl),
+    /// A cluster, known by some of its nodes.
+    Cluster(Vec<RedisUrl>),
+    /// Whatever these say is the primary.
+    Sentinel(Sentinel),
+}
+
+/// An address with, perhaps, a password: it is not written to logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// An address that has been looked at.
+    pub fn new(url: &str) -> Self {
+        Self(url.to_owned())
+    }
+
+    /// All of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.rsplit_once('@').map_or(&self.0, |(_, host)| host))
+    }
+}
+
+/// `store.redis.sentinel`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sentinel {
+    /// What the Sentinels call the primary.
+    pub master: String,
+    /// Where they are; user and password in an address are for the Sentinel.
+    pub nodes: Vec<RedisUrl>,
+    /// For the primary.
+    pub username: Option<String>,
+    /// For the primary.
+    pub password: Option<String>,
+    /// On the primary.
+    pub database: i64,
+    /// Whether the primary speaks TLS.
+    pub tls: bool,
+}
+
+impl std::fmt::Debug for Sentinel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} by {:?}", self.master, self.nodes)
+    }
+}
+
+/// Certificates, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisTls {
+    /// Who is believed; otherwise whom the system believes.
+    pub ca: Option<Vec<u8>>,
+    /// A certificate of our own, and its key.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What a limit does while the store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// This gateway enforces its share.
+    #[default]
+    Local,
+    /// Requests pass.
+    Allow,
+    /// Requests are turned away.
+    Reject,
+}
+
+/// How a limit's counters are shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Every decision is the store's.
+    #[default]
+    Exact,
+    /// Allowance is taken from the store in advance.
+    Leased,
+}
+
 /// The whole file.
 #[derive(Debug)]
 pub struct Config {
@@ -32,6 +159,8 @@ pub struct Config {
     pub max_keys: usize,
     /// Where its counters survive a restart.
     pub saved: Option<Saved>,
+    /// The store that others share; otherwise counters live in memory.
+    pub shared: Option<SharedStore>,
     /// Who callers are.
     pub identity: Identity,
     /// Plans in the order of the file; limits refer to them by index.
@@ -195,6 +324,12 @@ pub struct Limit {
     pub shadow: bool,
     /// What happens to callers who ignore its rejects.
     pub penalty: Option<Penalty>,
+    /// What it does while a shared store is away.
+    pub on_failure: OnFailure,
+    /// How a shared store counts it.
+    pub consistency: Consistency,
+    /// Over how many keys of a shared store it is spread.
+    pub shards: u16,
 }
 
 /// Tokens a request takes.

@@ -62,7 +62,16 @@ pub(super) trait Algorithm {
         let current = self.advance(state, now);
         let (unused, capacity) = (self.room(current, now), self.capacity());
         let account = Account::State(current);
-        Verdict { allowed: true, cost, unused, capacity, wait: 0, at: now, account }
+        Verdict {
+            allowed: true,
+            cost,
+            unused,
+            capacity,
+            wait: 0,
+            at: now,
+            account,
+            ..Verdict::NONE
+        }
     }
 
     /// See [`Quota::next`](super::Quota::next).

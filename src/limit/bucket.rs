@@ -47,6 +47,11 @@ impl Bucket {
         }
     }
 
+    /// Size, count and window, as scripts reckon with them.
+    pub(super) fn numbers(&self) -> [u64; 3] {
+        [self.size.into(), self.count.into(), self.window]
+    }
+
     /// How many tokens come back in `elapsed`, beginning with this carry.
     pub(super) fn back_within(&self, carry: u32, elapsed: Micros) -> u32 {
         let progress = u128::from(elapsed) * u128::from(self.count) + u128::from(carry);

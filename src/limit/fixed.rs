@@ -16,6 +16,10 @@ impl Fixed {
     pub(super) fn new(count: u32, windows: Windows) -> Self {
         Self { count, windows }
     }
+
+    pub(super) fn windows(&self) -> &Windows {
+        &self.windows
+    }
 }
 
 impl Algorithm for Fixed {

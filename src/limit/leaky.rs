@@ -23,6 +23,11 @@ impl Leaky {
         Ok(Self { bucket, max_wait })
     }
 
+    /// The bucket, and the longest wait.
+    pub(super) fn numbers(&self) -> ([u64; 3], Micros) {
+        (self.bucket.numbers(), self.max_wait)
+    }
+
     /// Takes back the last place: nobody came after whoever made the state `after` if draining it
     /// until now gives what there is now.
     pub(super) fn leave(

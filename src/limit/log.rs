@@ -133,6 +133,7 @@ impl SlidingLog {
             wait: 0,
             at: now,
             account: Account::Known { next: reset, reset },
+            ..Verdict::NONE
         };
         let more = verdict.one_more().and_then(|tokens| tokens.checked_add(taken));
         if let Some(tokens) = more.filter(|tokens| *tokens <= self.count) {

@@ -21,6 +21,15 @@ pub enum Kind {
     Concurrency = 4,
 }
 
+impl Kind {
+    /// The kind of this number.
+    pub(crate) fn numbered(number: u8) -> Option<Self> {
+        const ALL: [Kind; 5] =
+            [Kind::Bucket, Kind::Fixed, Kind::Sliding, Kind::Log, Kind::Concurrency];
+        ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// What one caller has used of one limit. The default is a caller never seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {

@@ -13,6 +13,8 @@ use std::cmp::Ordering;
 pub struct Verdict {
     /// Whether this limit lets the request pass.
     pub allowed: bool,
+    /// Said by a store that others share, and by its clock rather than this machine's.
+    pub shared: bool,
     /// Tokens the request takes.
     pub cost: u32,
     /// Tokens left, whatever a request costs, and how many there can be: the tightest limit is
@@ -40,6 +42,7 @@ impl Verdict {
     /// Nothing has been said yet.
     pub(crate) const NONE: Self = Self {
         allowed: false,
+        shared: false,
         cost: 0,
         unused: 0,
         capacity: 0,
@@ -47,6 +50,20 @@ impl Verdict {
         at: 0,
         account: Account::State(State { stamp: 0, used: 0, carry: 0, kind: Kind::Bucket }),
     };
+
+    /// Lets the request pass, and knows nothing that could be told.
+    pub(crate) const SILENT: Self = Self { allowed: true, ..Self::NONE };
+
+    /// The same, said by a shared store.
+    #[must_use]
+    pub(crate) fn by_store(self) -> Self {
+        Self { shared: true, ..self }
+    }
+
+    /// Whether there is anything to tell.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.capacity == 0
+    }
 
     /// What is used once what is allowed is taken; a log is not told this way.
     pub(crate) fn state(&self) -> Option<State> {

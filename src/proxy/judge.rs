@@ -10,7 +10,7 @@ use crate::config::model::{Attribute, Layer};
 use crate::gateway::Gateway;
 use crate::limit::Verdict;
 use crate::snapshot::{Limit, Limits};
-use crate::store::{self, Charge, Hold, Part, Subject};
+use crate::store::{self, Charge, Hold, Part, StoreError, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -106,14 +106,20 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
         let limit = &limits[claim.limit];
         let subject = Subject(&parts[claim.parts.clone()]);
         let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
-        charge.shadow = limit.shadow;
+        (charge.shadow, charge.leased, charge.on_failure) =
+            (limit.shadow, limit.leased, limit.on_failure);
+        if !limit.shards.is_empty() {
+            let index = shard(caller, exchange.origin.counted, limit.shards.len());
+            (charge.shard, charge.quota) = (Some(index as u16), &limit.shards[index]);
+        }
         (charge.cost, charge.settles) =
             settle::reserve(&limit.cost, charge.quota, exchange.announced);
         charge
     };
     let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().map(charge).collect();
     let gateway = &exchange.worker.gateway;
-    let Ok(mut decision) = gateway.store.charge_all(&mut charges, exchange.started).await;
+    let decided = gateway.store.charge_all(&mut charges, exchange.started).await;
+    let mut decision = decided.map_err(|StoreError::Away| Refusal::StoreAway)?;
 
     let judgement = &mut exchange.judgement;
     judgement.rejected_by = decision.rejected_by;
@@ -126,7 +132,7 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
     if let Some(index) = judgement.rejected_by {
         let retry_after = store::retry_after(&charges);
         if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
-            Box::pin(punish(exchange, limits, &claims, &charges)).await;
+            punish(exchange, limits, &claims, &charges);
         }
         return Err(match limits[claims[index].limit].layer {
             Layer::Global => Refusal::SystemLimited { retry_after },
@@ -145,7 +151,7 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
 
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.
 #[cold]
-async fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Charge<'_>]) {
+fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Charge<'_>]) {
     let (gateway, now) = (&exchange.worker.gateway, exchange.started);
     for (claim, charge) in claims.iter().zip(charges) {
         let limit = &limits[claim.limit];
@@ -153,7 +159,8 @@ async fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges:
             continue;
         };
         let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
-        let Ok(decision) = gateway.store.charge_all(&mut [reject], now).await;
+        // Each gateway counts the rejects that it gives: a flood of them is nobody else's business.
+        let decision = gateway.store.local().charge_all(&mut [reject], now);
         if let (Some(_), [part]) = (decision.rejected_by, charge.subject.0)
             && gateway.bans.add(*part, &limit.name, now + penalty.lasts, now)
         {
@@ -213,6 +220,26 @@ fn part<'a>(
     }
 }
 
+/// Which part of a limit a caller belongs to: always the same.
+fn shard(caller: &Caller, ip: IpAddr, shards: usize) -> usize {
+    let name = caller.api_key.as_deref().or(caller.user.as_deref());
+    let hash = match name {
+        Some(name) => fnv(name.as_bytes()),
+        None => match ip {
+            IpAddr::V4(ip) => fnv(&ip.octets()),
+            IpAddr::V6(ip) => fnv(&ip.octets()),
+        },
+    };
+    (hash % shards as u64) as usize
+}
+
+/// The same on every gateway.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 impl Judgement {
     fn count(&self, limits: &[Arc<Limit>]) {
         for said in &self.said {
@@ -230,7 +257,7 @@ impl Judgement {
     /// The limit that speaks in `X-RateLimit-*`: the one that rejected, or else the tightest, the
     /// one with the smallest share left. Neither shadows nor the operator's own limits speak.
     pub fn speaker(&self, limits: &[Arc<Limit>]) -> Option<&Said> {
-        let speaks = |said: &&Said| limits[said.limit].speaks();
+        let speaks = |said: &&Said| limits[said.limit].speaks() && !said.verdict.is_silent();
         if let Some(index) = self.rejected_by {
             return self.said.get(index).filter(speaks);
         }

@@ -49,6 +49,9 @@ pub enum Refusal {
         /// When to come back.
         retry_after: Micros,
     },
+    /// A limit does not want to go on while the shared store is away.
+    #[error("the store is away")]
+    StoreAway,
     /// The body is larger than the route takes.
     #[error("body too large")]
     TooLarge,
@@ -93,7 +96,7 @@ impl Refusal {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::Limited { .. } | Self::Banned { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::SystemLimited { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SystemLimited { .. } | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::BadGateway(_) => StatusCode::BAD_GATEWAY,

@@ -48,6 +48,9 @@ pub(super) fn refused(
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
         }
+        Refusal::StoreAway => {
+            headers.insert(RETRY_AFTER, retry(0, &exchange));
+        }
         Refusal::MethodNotAllowed(allow) => {
             headers.insert(ALLOW, allow.clone());
             tell(headers, &exchange, None);
@@ -79,8 +82,8 @@ pub(super) fn refused(
 fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
     let status = match refusal {
         Refusal::Limited { .. } | Refusal::Banned { .. } => "8", // RESOURCE_EXHAUSTED
-        Refusal::SystemLimited { .. } | Refusal::BadGateway(_) => "14", // UNAVAILABLE
-        Refusal::GatewayTimeout | Refusal::Stalled => "4",       // DEADLINE_EXCEEDED
+        Refusal::SystemLimited { .. } | Refusal::StoreAway | Refusal::BadGateway(_) => "14", // UNAVAILABLE
+        Refusal::GatewayTimeout | Refusal::Stalled => "4", // DEADLINE_EXCEEDED
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
         Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
         Refusal::Malformed(_) | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
@@ -102,19 +105,20 @@ fn retry(after: Micros, exchange: &Exchange) -> HeaderValue {
 fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros>) {
     let Headers { x_ratelimit, ietf, retry_jitter } = exchange.snapshot().headers;
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
-    let mut told = Told::new(headers);
+    let mut lines = Told::new(headers);
     if let Some(retry_after) = retry_after {
-        told.retry_after(retry_after_seconds(retry_after, retry_jitter));
+        lines.retry_after(retry_after_seconds(retry_after, retry_jitter));
     }
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
         let (limit, clock) = (&limits[said.limit], &exchange.worker.gateway.clock);
         let count = limit.count(said.quota).clone();
-        told.x_ratelimit(count, limit.quota(said.quota), &said.verdict, clock);
+        lines.x_ratelimit(count, limit.quota(said.quota), &said.verdict, clock);
     }
     if ietf {
-        let policy = limits.policy(judgement.said.iter().map(|said| (said.limit, said.quota)));
-        let speaking = judgement.said.iter().filter(|said| limits[said.limit].speaks());
-        told.ietf(
+        let told = judgement.said.iter().filter(|said| !said.verdict.is_silent());
+        let policy = limits.policy(told.clone().map(|said| (said.limit, said.quota)));
+        let speaking = told.filter(|said| limits[said.limit].speaks());
+        lines.ietf(
             policy,
             speaking.map(|said| {
                 let limit = &limits[said.limit];

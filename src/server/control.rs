@@ -170,6 +170,7 @@ impl Control {
             self.saving.finish(&self.gateway);
             outcome
         });
+        gateway.store.close();
         gateway.access_log.close();
         outcome
     }

@@ -351,7 +351,8 @@ fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<H
     // Whose turn it is at once has no place in the queue.
     let at_once = charge.quota.is_queue() && charge.verdict.delay() == 0;
     let (limit, quota, admitted) = (charge.limit, charge.quota.clone(), charge.verdict);
-    (!at_once).then_some(Hold { charge: index, limit, key, quota, admitted, overflow })
+    let shared = None;
+    (!at_once).then_some(Hold { charge: index, limit, key, quota, admitted, overflow, shared })
 }
 
 fn shard_of(key: u64) -> usize {

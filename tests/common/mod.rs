@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod redis;
 
 pub use backend::Backend;
 pub use client::{Connection, Reply};

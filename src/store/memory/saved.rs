@@ -17,8 +17,6 @@ use crate::store::LimitId;
 use crate::sync::Ordering;
 use std::io::{self, Write};
 
-const KINDS: [Kind; 5] = [Kind::Bucket, Kind::Fixed, Kind::Sliding, Kind::Log, Kind::Concurrency];
-
 impl Memory {
     /// Writes every counter. Each shard is locked only while it is copied.
     pub(crate) fn save(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -121,8 +119,7 @@ fn put(bytes: &mut Vec<u8>, state: State, log: Option<&Log>) {
 
 fn take(from: &mut Reader<'_>, times: Times) -> Result<Held, Damaged> {
     let kind = from.u8()?;
-    let kind = KINDS.into_iter().find(|known| *known as u8 == kind);
-    let kind = kind.ok_or(Damaged("it has an algorithm that nobody knows"))?;
+    let kind = Kind::numbered(kind).ok_or(Damaged("it has an algorithm that nobody knows"))?;
     let (stamp, used, carry) = (times.now(from.u64()?), from.u32()?, from.u32()?);
     if kind != Kind::Log {
         return Ok(Held::State(State { stamp, used, carry, kind }));

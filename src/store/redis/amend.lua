@@ -1,0 +1,129 @@
+-- What happens to a counter after the decision: places are given back, costs are settled, what was
+-- admitted while the store was away is charged.
+--
+-- KEYS: the counter.
+-- ARGV: the time (a test's, or nothing), this gateway's name, the limit's LAYER, what to do, and
+-- what that needs. The layer's cost is what was taken.
+
+local key, gateway, change = KEYS[1], ARGV[2], ARGV[4]
+local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[3])
+
+local function save(kind, stamp, used, carry)
+  call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX', life(algorithm, stamp, used, a, b, c, d, e))
+end
+
+-- Tokens used, when an admission is counted by its actual cost.
+local function applied(used, actual)
+  return max(min(used + actual, MOST) - cost, 0)
+end
+
+local changes = {}
+
+-- A request in flight has ended.
+function changes.land()
+  local all, own, dead, foreign = flying(key, gateway)
+  if foreign or own == 0 then return end
+  if own > cost then fly(key, gateway, own - cost, b) else call('HDEL', key, gateway) end
+end
+
+-- This gateway is alive, and `cost` requests are in flight here. What the store has forgotten is
+-- told anew; what it counts otherwise may be on its way.
+function changes.beat()
+  local all, own, dead, foreign = flying(key, gateway)
+  if foreign then call('DEL', key) end
+  fly(key, gateway, own > 0 and own or cost, b)
+end
+
+-- The last place in a queue is free again; whoever left another one is closed up on as time goes by.
+function changes.leave()
+  local raw = call('GET', key)
+  if not raw then return end
+  local kind, stamp, used, carry = unpack_bytes(STATE, raw)
+  if kind ~= BUCKET then return end
+  local _, then_stamp, then_used, then_carry = unpack_bytes(STATE, ARGV[5])
+  stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c)
+  then_stamp, then_used, then_carry = advance(algorithm, then_stamp, then_used, then_carry, a, b, c)
+  if stamp == then_stamp and used == then_used and carry == then_carry then
+    save(BUCKET, stamp, max(used - cost, 0), carry)
+  end
+end
+
+-- An admission is counted by what it came to. Flag 4: the limit has other numbers by now; those rule
+-- what has come back since, and only what it cost beyond what was reserved is added.
+function changes.settle()
+  local actual, at, counted = unpack_bytes('<ddd', ARGV[5])
+  local raw = call('GET', key)
+  local own_kind = kind_of(algorithm)
+  local kind, stamp, used, carry = own_kind, 0, 0, 0
+  if raw then kind, stamp, used, carry = unpack_bytes(STATE, raw) end
+  if flags >= 4 then
+    if raw and kind ~= LOG and actual > cost then
+      local left = call('PTTL', key)
+      used = min(used + actual - cost, MOST)
+      call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX',
+        max(left, life(algorithm, stamp, used, a, b, c, d, e)))
+    end
+    return
+  end
+  if kind ~= own_kind then return end
+  stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
+  if algorithm == BUCKET then
+    -- Of what was reserved too much, only that is given back which time has not given back already.
+    local back, rest = divide(max(now - at, 0), b, 0, c)
+    if rest > 0 then back = back + 1 end
+    used = applied(used, max(actual, min(back, cost)))
+  elseif algorithm == SLIDING then
+    local passed = floor(stamp / b) - floor(counted / b)
+    if passed == 0 then
+      used = applied(used, actual)
+    elseif passed == 1 then
+      carry = applied(carry, actual)
+    else
+      return
+    end
+  else
+    local start, finish = window_of(algorithm, stamp, b, c, d, e)
+    if counted < start or counted >= finish then return end
+    used = applied(used, actual)
+  end
+  save(own_kind, stamp, used, carry)
+end
+
+-- What was admitted without the store is charged, within what the limit holds at all.
+function changes.owe()
+  local _, owed_stamp, owed_used, owed_carry = unpack_bytes(STATE, ARGV[5])
+  if algorithm == LOG then
+    local log = log_load(key, call('TYPE', key).ok == 'string' and call('GET', key), b)
+    local tokens = min(owed_used, max(a - log.used, 0))
+    if tokens > 0 and owed_stamp > log.at - b then log_take(key, log, tokens, b) end
+    return
+  end
+  local own_kind = kind_of(algorithm)
+  local kind, stamp, used, carry = load(key, call('TYPE', key).ok == 'string' and call('GET', key))
+  used, carry = read_as(own_kind, kind, used, carry)
+  stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
+  owed_stamp, owed_used, owed_carry = advance(algorithm, owed_stamp, owed_used, owed_carry, a, b, c, d, e)
+  if owed_used == 0 and (algorithm ~= SLIDING or owed_carry == 0) then return end
+  if algorithm == SLIDING then
+    carry = max(carry, min(carry + owed_carry, a))
+  elseif used == 0 then
+    stamp, carry = owed_stamp, owed_carry
+  end
+  used = max(used, min(used + owed_used, a))
+  save(own_kind, stamp, used, carry)
+end
+
+-- An entry of a log is taken back.
+function changes.strike()
+  local moment = unpack_bytes('<d', ARGV[5])
+  for _, member in ipairs(call('ZRANGEBYSCORE', key, moment, moment)) do
+    if log_cost(member) == cost then
+      call('ZREM', key, member)
+      call('ZINCRBY', key, cost, 't')
+      return
+    end
+  end
+end
+
+changes[change]()
+return now

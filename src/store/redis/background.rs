@@ -1,0 +1,329 @@
+//! What nobody waits for: a thread that gives back, settles, says that this gateway is alive, and
+//! charges what was admitted while the store was away.
+
+use super::script::{self, Call};
+use super::wire::{self, Layer};
+use super::{RedisServers, Shared, Trouble};
+use crate::clock::Micros;
+use crate::limit::State;
+use redis::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+/// How often leases are looked through, and how often this gateway says that it is alive.
+const TICK: Duration = Duration::from_millis(250);
+const BEAT: u32 = 6;
+
+/// How many amendments may wait for a store that is away; the oldest go.
+const MOST: usize = 100_000;
+
+/// How many are sent at once.
+const BATCH: usize = 256;
+
+/// How long the end may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How long the store has for one of these; nobody waits for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A change to a counter after the decision.
+#[derive(Debug)]
+pub(super) struct Amendment {
+    pub(super) key: Box<[u8]>,
+    /// The limit, and what was taken.
+    pub(super) layer: Layer,
+    pub(super) change: Change,
+}
+
+/// What is to be done; see amend.lua.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// A request in flight has ended.
+    Land,
+    /// So many are in flight, and this gateway is alive.
+    Beat,
+    /// Somebody has left the queue, who had made this state.
+    Leave(State),
+    /// A cost is known.
+    Settle { actual: u32, at: Micros, counted: Micros },
+    /// Admitted without the store.
+    Owe(State),
+    /// An entry of a log is taken back.
+    Strike(Micros),
+}
+
+impl Change {
+    /// As the script is told.
+    pub(super) fn told(&self) -> (&'static str, Vec<u8>) {
+        match *self {
+            Self::Land => ("land", Vec::new()),
+            Self::Beat => ("beat", Vec::new()),
+            Self::Leave(state) => ("leave", wire::stored(state).to_vec()),
+            Self::Owe(state) => ("owe", wire::stored(state).to_vec()),
+            Self::Strike(at) => ("strike", wire::double(at).to_vec()),
+            Self::Settle { actual, at, counted } => {
+                let numbers = [u64::from(actual), at, counted];
+                ("settle", numbers.iter().flat_map(|number| wire::double(*number)).collect())
+            }
+        }
+    }
+}
+
+pub(super) enum Job {
+    Amend(Amendment),
+    Reconcile,
+    Stop,
+}
+
+/// Where decisions put what nobody waits for.
+pub(super) struct Queue {
+    jobs: UnboundedSender<Job>,
+    waiting: Arc<AtomicUsize>,
+}
+
+pub(super) type Jobs = (UnboundedReceiver<Job>, Arc<AtomicUsize>);
+
+pub(super) fn queue() -> (Queue, Jobs) {
+    let (sender, receiver) = unbounded_channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Queue { jobs: sender, waiting: Arc::clone(&waiting) }, (receiver, waiting))
+}
+
+impl Queue {
+    pub(super) fn put(&self, amendment: Amendment) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < 2 * MOST {
+            let _ = self.jobs.send(Job::Amend(amendment));
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing is left to be told.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    pub(super) fn reconcile(&self) {
+        let _ = self.jobs.send(Job::Reconcile);
+    }
+}
+
+/// The thread.
+pub(super) struct Background {
+    stop: UnboundedSender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl Background {
+    /// `None` if the system gives us no thread; then nothing is given back but by time.
+    pub(super) fn start(shared: Arc<Shared>, jobs: Jobs, worker: usize) -> Option<Self> {
+        let stop = shared.queue.jobs.clone();
+        let run = move || {
+            super::on_worker(worker);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(Loop::new(shared, jobs).run()),
+                Err(error) => tracing::error!("the store's thread cannot run: {error}"),
+            }
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run);
+        match thread {
+            Ok(thread) => Some(Self { stop, thread }),
+            Err(error) => {
+                tracing::error!("the store has no thread: {error}");
+                None
+            }
+        }
+    }
+
+    /// Sends what is left, and ends.
+    pub(super) fn stop(self) {
+        let _ = self.stop.send(Job::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+struct Loop {
+    shared: Arc<Shared>,
+    jobs: UnboundedReceiver<Job>,
+    waiting: Arc<AtomicUsize>,
+    pending: VecDeque<Amendment>,
+    checked: bool,
+}
+
+impl Loop {
+    fn new(shared: Arc<Shared>, (jobs, waiting): Jobs) -> Self {
+        Self { shared, jobs, waiting, pending: VecDeque::new(), checked: false }
+    }
+
+    async fn run(mut self) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = 0_u32;
+        // After a failure the store is left alone for a moment.
+        let mut wait_until = Instant::now();
+        loop {
+            let can_send = !self.pending.is_empty() && Instant::now() >= wait_until;
+            tokio::select! {
+                biased;
+                job = self.jobs.recv(), if self.pending.len() < MOST => match job {
+                    Some(Job::Amend(amendment)) => {
+                        self.pending.push_back(amendment);
+                        if self.pending.len() < BATCH && !self.jobs.is_empty() {
+                            continue;
+                        }
+                    }
+                    Some(Job::Reconcile) => self.reconcile(),
+                    Some(Job::Stop) | None => break,
+                },
+                _ = ticks.tick() => {
+                    tick = tick.wrapping_add(1);
+                    self.shared.end_leases(Some(self.now()));
+                    if tick % BEAT == 0 {
+                        self.beat();
+                    }
+                    if !self.checked {
+                        self.check().await;
+                    }
+                }
+                () = std::future::ready(()), if can_send => {}
+            }
+            if !self.pending.is_empty()
+                && Instant::now() >= wait_until
+                && self.send().await.is_err()
+            {
+                wait_until = Instant::now() + TICK;
+            }
+        }
+        let _ = timeout(FAREWELL, self.farewell()).await;
+    }
+
+    async fn farewell(&mut self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            if let Job::Amend(amendment) = job {
+                self.pending.push_back(amendment);
+            }
+        }
+        while !self.pending.is_empty() && self.send().await.is_ok() {}
+    }
+
+    /// Milliseconds are enough here.
+    fn now(&self) -> Micros {
+        self.shared.clock.now()
+    }
+
+    /// Sends a batch; what fails is kept for later.
+    async fn send(&mut self) -> Result<(), Trouble> {
+        let now = self.now();
+        if self.shared.breaker.is_open() {
+            return Err(Trouble::Unreachable);
+        }
+        let batch: Vec<Amendment> = self.pending.drain(..self.pending.len().min(BATCH)).collect();
+        let shared = &self.shared;
+        let time = shared.own_time.then_some(now);
+        let calls =
+            batch.iter().map(|amendment| {
+                let call = Call::amend(amendment, &shared.name, time);
+                async move {
+                    timeout(PATIENCE, shared.run(call, now)).await.unwrap_or(Err(Trouble::Late))
+                }
+            });
+        let outcomes = script::all(calls).await;
+        let mut trouble = None;
+        for (amendment, outcome) in batch.into_iter().zip(outcomes).rev() {
+            match outcome {
+                Err(other) if other != Trouble::Refused => {
+                    trouble = Some(other);
+                    self.pending.push_front(amendment);
+                    continue;
+                }
+                // It does not become right by being repeated.
+                Err(refused) => self.shared.metrics.fail(refused.name()),
+                Ok(_) => {}
+            }
+            self.waiting.fetch_sub(1, Ordering::Release);
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// What was admitted while the store was away.
+    fn reconcile(&mut self) {
+        let now = self.now();
+        let due = self.shared.owed.take();
+        if !due.is_empty() {
+            tracing::info!("{} counters are charged with what was admitted meanwhile", due.len());
+        }
+        self.waiting.fetch_add(due.len(), Ordering::Relaxed);
+        self.pending.extend(due.into_iter().map(|(key, due)| {
+            let layer = wire::layer(&due.quota, 0, 1, now);
+            Amendment { key, layer, change: Change::Owe(due.state) }
+        }));
+    }
+
+    /// Places in flight count as long as their gateway says that it is alive.
+    fn beat(&mut self) {
+        let now = self.now();
+        let flying = self.shared.flying.lock();
+        self.waiting.fetch_add(flying.len(), Ordering::Relaxed);
+        self.pending.extend(flying.iter().map(|(key, flying)| Amendment {
+            key: key.clone(),
+            layer: wire::layer(&flying.quota, 0, flying.count, now),
+            change: Change::Beat,
+        }));
+    }
+
+    /// Says, once, if the store could forget what it is told.
+    async fn check(&mut self) {
+        let now = self.now();
+        let link = self.shared.link();
+        let Ok(Ok(mut wire)) = timeout(PATIENCE, link.wire(&self.shared.options, now)).await else {
+            return;
+        };
+        self.checked = true;
+        if matches!(self.shared.options.servers, RedisServers::Cluster(_)) {
+            return self.check_days(None);
+        }
+        let policy = setting(wire.tell(&["CONFIG", "GET", "maxmemory-policy"]).await);
+        if let Some(policy) = policy
+            && policy != "noeviction"
+        {
+            tracing::warn!(
+                "the store's maxmemory-policy is {policy}: what it evicts is forgiven; noeviction is safe"
+            );
+        }
+        let append = setting(wire.tell(&["CONFIG", "GET", "appendonly"]).await);
+        let save = setting(wire.tell(&["CONFIG", "GET", "save"]).await);
+        if let (Some(append), Some(save)) = (append, save) {
+            self.check_days(Some(append == "yes" || !save.is_empty()));
+        }
+    }
+
+    fn check_days(&self, persists: Option<bool>) {
+        const DAY: Micros = 86_400_000_000;
+        let registry = self.shared.registry.load();
+        let long = registry.values().flatten().any(|quota| quota.memory() >= DAY);
+        if long && persists == Some(false) {
+            tracing::warn!(
+                "the store keeps nothing over a restart, and a limit's window is a day or more: \
+                 a restart would forgive it"
+            );
+        }
+    }
+}
+
+/// The value of `CONFIG GET`; `None` where it may not be asked for.
+fn setting(reply: redis::RedisResult<Value>) -> Option<String> {
+    match reply.ok()? {
+        Value::Array(mut items) => match items.pop()? {
+            Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+            Value::SimpleString(text) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,231 @@
+//! Running the scripts: by their hash, within the deadline, over a link that works.
+
+use super::background::Amendment;
+use super::breaker;
+use super::link::Wire;
+use super::wire::Layer;
+use super::{Shared, Trouble};
+use crate::clock::Micros;
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use std::pin::{Pin, pin};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A script: sent in full only where the store does not know it yet.
+pub(super) struct Script {
+    source: &'static str,
+    hash: OnceLock<String>,
+}
+
+pub(super) static DECIDE: Script =
+    Script::new(concat!(include_str!("core.lua"), include_str!("decide.lua")));
+pub(super) static AMEND: Script =
+    Script::new(concat!(include_str!("core.lua"), include_str!("amend.lua")));
+
+impl Script {
+    const fn new(source: &'static str) -> Self {
+        Self { source, hash: OnceLock::new() }
+    }
+
+    fn hash(&self) -> &str {
+        self.hash.get_or_init(|| crate::digest::sha1_hex(self.source.as_bytes()))
+    }
+}
+
+/// A call of a script.
+pub(super) struct Call {
+    script: &'static Script,
+    keys: Vec<u8>,
+    /// Where each key ends.
+    ends: Vec<usize>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Call {
+    fn command(&self, in_full: bool) -> Cmd {
+        let mut command = Cmd::new();
+        if in_full {
+            command.arg("EVAL").arg(self.script.source);
+        } else {
+            command.arg("EVALSHA").arg(self.script.hash());
+        }
+        command.arg(self.ends.len());
+        let mut start = 0;
+        for end in &self.ends {
+            command.arg(&self.keys[start..*end]);
+            start = *end;
+        }
+        for argument in &self.arguments {
+            command.arg(argument.as_slice());
+        }
+        command
+    }
+
+    pub(super) fn amend(amendment: &Amendment, gateway: &str, time: Option<Micros>) -> Self {
+        let (what, with) = amendment.change.told();
+        let arguments = vec![
+            moment(time),
+            gateway.as_bytes().to_vec(),
+            amendment.layer.to_vec(),
+            what.as_bytes().to_vec(),
+            with,
+        ];
+        let (keys, ends) = (amendment.key.to_vec(), vec![amendment.key.len()]);
+        Self { script: &AMEND, keys, ends, arguments }
+    }
+}
+
+fn moment(time: Option<Micros>) -> Vec<u8> {
+    time.map_or_else(Vec::new, |time| time.to_string().into_bytes())
+}
+
+/// A call of the decision's script, being put together.
+pub(super) struct Decide(Call);
+
+impl Decide {
+    pub(super) fn new(layers: usize, gateway: &str, time: Option<Micros>) -> Self {
+        let mut arguments = Vec::with_capacity(layers + 2);
+        arguments.push(moment(time));
+        arguments.push(gateway.as_bytes().to_vec());
+        let (keys, ends) = (Vec::with_capacity(48 * layers), Vec::with_capacity(layers));
+        Self(Call { script: &DECIDE, keys, ends, arguments })
+    }
+
+    /// Where the next key is to be written.
+    pub(super) fn key(&mut self) -> &mut Vec<u8> {
+        &mut self.0.keys
+    }
+
+    /// The layer that belongs to the key.
+    pub(super) fn layer(&mut self, layer: Layer) {
+        self.0.ends.push(self.0.keys.len());
+        self.0.arguments.push(layer.to_vec());
+    }
+
+    pub(super) fn finish(self) -> Call {
+        self.0
+    }
+}
+
+impl Shared {
+    /// Runs a script over one of this worker's links. A store that has forgotten it is told it
+    /// anew, and a link that leads nowhere is cut.
+    pub(super) async fn run(&self, call: Call, now: Micros) -> Result<Vec<u8>, Trouble> {
+        let link = self.link();
+        let mut wire = link.wire(&self.options, now).await?;
+        let _waiting = link.wait();
+        self.metrics.calls.increment();
+        let reply = match wire.call(&call.command(false)).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                wire.call(&call.command(true)).await
+            }
+            reply => reply,
+        };
+        match reply {
+            Ok(Value::BulkString(bytes)) => Ok(bytes),
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => {
+                let trouble = trouble(&error);
+                if matches!(trouble, Trouble::Unreachable | Trouble::ReadOnly) {
+                    link.cut();
+                }
+                if trouble == Trouble::Refused {
+                    tracing::debug!("the store refuses: {error}");
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Within the deadline, and if the breaker lets it pass; what comes of it is noted.
+    pub(super) async fn guarded<T>(
+        &self,
+        now: Micros,
+        asking: impl Future<Output = Result<T, Trouble>>,
+    ) -> Result<T, Trouble> {
+        if !self.breaker.admits(now) {
+            return Err(Trouble::Unreachable);
+        }
+        let outcome = tokio::time::timeout(self.options.timeout, asking).await;
+        let outcome = outcome.unwrap_or(Err(Trouble::Late));
+        match &outcome {
+            Ok(_) => self.note_success(),
+            Err(trouble) => self.note_failure(*trouble, now),
+        }
+        outcome
+    }
+
+    fn note_success(&self) {
+        if self.breaker.succeeded() == breaker::Change::Closed {
+            tracing::info!("the store is back: limits are shared again");
+            self.metrics.up.set(1);
+            self.queue.reconcile();
+        }
+        if self.troubled.load(Ordering::Relaxed) {
+            self.troubled.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn note_failure(&self, trouble: Trouble, now: Micros) {
+        self.metrics.fail(trouble.name());
+        if !self.troubled.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the store gave no decision ({})", trouble.name());
+        }
+        if self.breaker.failed(now) == breaker::Change::Opened {
+            self.metrics.up.set(0);
+            let left = Duration::from_micros(crate::clock::micros(self.options.probe_after));
+            tracing::error!(
+                "the store is away ({}): each limit does as its 'on_failure' says; it is probed every {left:?}",
+                trouble.name()
+            );
+            // Whatever was under way is not coming, or too late.
+            for link in &self.links {
+                link.cut();
+            }
+        }
+    }
+}
+
+fn trouble(error: &RedisError) -> Trouble {
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+            Trouble::ReadOnly
+        }
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => Trouble::Loading,
+        _ if error.code() == Some("OOM") => Trouble::Full,
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Trouble::Unreachable,
+        _ if error.is_unrecoverable_error() => Trouble::Unreachable,
+        _ => Trouble::Refused,
+    }
+}
+
+/// All of them at once.
+pub(super) async fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut pending: Vec<Pin<Box<_>>> = futures.map(Box::pin).collect();
+    let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
+    std::future::poll_fn(|cx| {
+        for (future, done) in pending.iter_mut().zip(&mut done) {
+            if done.is_none() {
+                if let Poll::Ready(value) = pin!(future).poll(cx) {
+                    *done = Some(value);
+                }
+            }
+        }
+        if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+impl Wire {
+    /// Some other command, as the background uses them.
+    pub(super) async fn tell(&mut self, words: &[&str]) -> redis::RedisResult<Value> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        self.call(&command).await
+    }
+}

@@ -1,0 +1,3 @@
+//! Gateways that share their counters through Redis.
+
+mod parity;
