@@ -94,7 +94,7 @@ impl Limiter for Ours {
     fn decide(&self, caller: IpAddr) -> bool {
         let parts = [Part::Ip(caller)];
         let charge = |limit| Charge::new(limit, &self.quota, Subject(&parts));
-        let Store::Memory(memory) = &self.store;
+        let memory = self.store.local();
         let now = self.clock.now();
         match self.limits[..] {
             [one] => memory.charge_all(&mut [charge(one)], now),

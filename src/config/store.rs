@@ -137,7 +137,7 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
     fields.finish(cx);
     let prefix = prefix.unwrap_or_else(|| "sluice".to_owned());
     let default = SharedStore::at(servers?);
-    Some(SharedStore { prefix, timeout, failures, probe_after, tls, ..default })
+    Some(SharedStore { tls, prefix, timeout, failures, probe_after, ..default })
 }
 
 impl Read for RedisUrl {

@@ -54,6 +54,7 @@ impl Quota {
     }
 
     /// The same with fewer tokens: every count, but none below one request of this cost.
+    #[expect(clippy::cast_sign_loss, reason = "a share of a count is no less than nothing")]
     pub(crate) fn share(&self, share: f64, cost: u32) -> Self {
         let least = cost.max(1);
         self.with_counts(|count| ((f64::from(count) * share) as u32).max(least))

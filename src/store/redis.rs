@@ -47,7 +47,7 @@ use leases::Leases;
 use link::Link;
 use owed::Owed;
 use parking_lot::Mutex;
-use script::Decide;
+use script::{Decide, Scripts};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -128,6 +128,7 @@ struct Shared {
     prefixes: ArcSwap<Vec<Arc<[u8]>>>,
     /// Quotas in force, to tell whether a hold still means what it meant.
     registry: ArcSwap<Registry>,
+    scripts: Scripts,
     links: Box<[Arc<Link>]>,
     breaker: Breaker,
     /// It was said that something is wrong.
@@ -159,6 +160,18 @@ impl Redis {
         clock: Clock,
         metrics: Arc<StoreMetrics>,
     ) -> Self {
+        Self::with_scripts(options, workers, clock, metrics, str::to_owned)
+    }
+
+    /// The same with scripts that have been edited: what a test does to see that it would notice.
+    #[doc(hidden)]
+    pub fn with_scripts(
+        options: SharedStore,
+        workers: usize,
+        clock: Clock,
+        metrics: Arc<StoreMetrics>,
+        edit: impl Fn(&str) -> String,
+    ) -> Self {
         // A clock that is moved by hand is meant to be the only one.
         let own_time = matches!(clock, Clock::Manual(_));
         let (queue, jobs) = background::queue();
@@ -171,6 +184,7 @@ impl Redis {
             local: Memory::new(options.max_keys),
             prefixes: ArcSwap::default(),
             registry: ArcSwap::default(),
+            scripts: Scripts::new(edit),
             links: (0..(workers + 1) * LINKS).map(|_| Arc::default()).collect(),
             breaker: Breaker::new(options.failures, probe_after),
             troubled: AtomicBool::new(false),
@@ -337,7 +351,8 @@ impl Shared {
             let flags = if charge.shadow { wire::SHADOW } else { 0 };
             command.layer(wire::layer(charge.quota, flags, charge.cost, now));
         }
-        let reply = self.guarded(now, self.run(command.finish(), now)).await?;
+        let reply =
+            self.guarded(now, self.run(&self.scripts.decide, command.finish(), now)).await?;
         Answer::read(&reply, charges).ok_or(Trouble::Refused)
     }
 

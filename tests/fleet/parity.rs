@@ -59,42 +59,65 @@ fn quotas() -> impl Strategy<Value = Quota> {
     ]
 }
 
+/// How the clock moves.
+#[derive(Clone, Debug)]
+enum After {
+    On(u64),
+    Back(u64),
+    /// To where a layer's next window begins.
+    Boundary(usize),
+    /// To the moment that the last request was told, or one beside it.
+    Told(u64),
+}
+
 /// One request: after how long, by whom, over which layers, at what cost; and what becomes of it.
 #[derive(Clone, Debug)]
 struct Step {
-    after: u64,
-    /// The clock goes back instead.
-    back: bool,
+    after: After,
     caller: u8,
     layers: u8,
     cost: u32,
+    /// Or sixteenths of what there can be.
+    share: Option<u32>,
     /// Which layer is a shadow, if any.
     shadow: usize,
-    settles: Option<u32>,
+    /// Its cost is known later.
+    settles: bool,
+    /// Afterwards one of those under way is over, at this cost.
+    finishes: bool,
+    actual: u32,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let after = prop_oneof![
-        4 => Just(0_u64),
-        4 => 0..200_000_u64,
-        3 => 0..5_000_000_u64,
-        1 => 0..200_000_000_u64,
-        1 => 0..(3 * 86_400 * SECOND),
+        4 => Just(After::On(0)),
+        4 => (0..200_000_u64).prop_map(After::On),
+        3 => (0..5_000_000_u64).prop_map(After::On),
+        1 => (0..200_000_000_u64).prop_map(After::On),
+        1 => (0..(3 * 86_400 * SECOND)).prop_map(After::On),
+        1 => (0..2_000_000_u64).prop_map(After::Back),
+        1 => (0..5_usize).prop_map(After::Boundary),
+        2 => (0..3_u64).prop_map(After::Told),
     ];
-    let settles = prop_oneof![3 => Just(None), 1 => (0..12_u32).prop_map(Some)];
-    let step =
-        (after, prop::bool::weighted(0.05), 0..2_u8, 1..32_u8, 1..4_u32, 0..12_usize, settles);
-    let step = step.prop_map(|(after, back, caller, layers, cost, shadow, settles)| Step {
+    let share = prop_oneof![4 => Just(None), 1 => (1..16_u32).prop_map(Some)];
+    let step = (after, 0..2_u8, 1..32_u8, 1..4_u32, share, 0..12_usize);
+    let end = (prop::bool::weighted(0.4), prop::bool::weighted(0.3), 0..12_u32);
+    let step = (step, end).prop_map(|((after, caller, layers, cost, share, shadow), end)| Step {
         after,
-        back,
         caller,
         layers,
         cost,
+        share,
         shadow,
-        settles,
+        settles: end.0,
+        finishes: end.1,
+        actual: end.2,
     });
     prop::collection::vec(step, 1..40)
 }
+
+/// Limits, and what happens to them.
+type Case = (Vec<Quota>, Vec<Step>);
 
 struct Stores {
     memory: Store,
@@ -104,15 +127,20 @@ struct Stores {
     runtime: tokio::runtime::Runtime,
 }
 
+/// Each has keys of its own.
+static STORES: AtomicU64 = AtomicU64::new(0);
+
 fn options(server: &Server) -> SharedStore {
     let servers = RedisServers::One(RedisUrl::new(&server.url()));
-    SharedStore { timeout: Duration::from_secs(10), ..SharedStore::at(servers) }
+    let prefix = format!("p{}", STORES.fetch_add(1, Ordering::Relaxed));
+    SharedStore { timeout: Duration::from_secs(10), prefix, ..SharedStore::at(servers) }
 }
 
 impl Stores {
-    fn new(server: &Server) -> Self {
+    fn new(server: &Server, edit: impl Fn(&str) -> String) -> Self {
         let clock = Clock::manual(START);
-        let redis = Redis::new(options(server), 1, clock.clone(), Arc::default());
+        let options = options(server);
+        let redis = Redis::with_scripts(options, 1, clock.clone(), Arc::default(), edit);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (memory, redis) = (Store::Memory(Memory::new(1_000_000)), Store::Redis(redis));
         Self { memory, redis, clock, cases: AtomicU64::new(0), runtime }
@@ -138,13 +166,21 @@ impl Stores {
             ids
         };
         let (in_memory, in_redis) = (ids(&self.memory), ids(&self.redis));
+        let (mut told, mut held) = (0, Vec::new());
+        // Not too far into the future, where numbers are not exact any more.
+        self.clock.advance(Duration::from_micros(START.wrapping_sub(self.clock.now())));
         for (number, step) in steps.iter().enumerate() {
-            if step.back {
-                let back = step.after.min(2_000_000);
-                self.clock.advance(Duration::from_micros(0_u64.wrapping_sub(back)));
-            } else {
-                self.clock.advance(Duration::from_micros(step.after));
-            }
+            let then = self.clock.now();
+            let by = match step.after {
+                After::On(by) => by,
+                After::Back(by) => 0_u64.wrapping_sub(by),
+                After::Boundary(layer) => {
+                    let window = quotas[layer % quotas.len()].rate().window;
+                    window - then % window
+                }
+                After::Told(beside) => (told + beside).saturating_sub(1),
+            };
+            self.clock.advance(Duration::from_micros(by));
             let now = self.clock.now();
             let user = ["ada", "a caller whose name is so long that it has to be hashed to fit"];
             let parts = [Part::User(user[usize::from(step.caller)])];
@@ -153,9 +189,11 @@ impl Stores {
                 let of = |(index, id): (usize, &sluice::store::LimitId)| {
                     let quota = &quotas[index];
                     let mut charge = Charge::new(*id, quota, Subject(&parts));
-                    charge.cost = step.cost.min(quota.capacity());
+                    let capacity = quota.capacity();
+                    let share = step.share.map(|share| capacity / 16 * share);
+                    charge.cost = share.unwrap_or(step.cost).clamp(1, capacity);
                     charge.shadow = index == step.shadow;
-                    charge.settles = step.settles.is_some() && quota.can_settle();
+                    charge.settles = step.settles && quota.can_settle();
                     charge
                 };
                 ids.iter().enumerate().filter(applies).map(of).collect()
@@ -177,18 +215,21 @@ impl Stores {
                 let (expected, found) = (tell(&ours.verdict), tell(&theirs.verdict));
                 prop_assert_eq!(expected, found, "step {}: {:?}", number, ours.quota);
             }
+            let waits = ours
+                .iter()
+                .map(|charge| charge.verdict.retry_after().max(charge.quota.next(&charge.verdict)));
+            told = waits.min().unwrap_or(0);
             prop_assert_eq!(expected.holds.len(), found.holds.len(), "step {}", number);
-            for (ours, theirs) in expected.holds.iter().zip(&found.holds) {
-                if let Some(actual) = step.settles.filter(|_| !ours.is_queue()) {
-                    self.memory.settle(ours, actual, now);
-                    self.redis.settle(theirs, actual, now);
-                } else if step.cost == 2 {
-                    // They leave the queue.
-                    self.memory.release(ours, now);
-                    self.redis.release(theirs, now);
+            held.extend(expected.holds.into_iter().zip(found.holds));
+            if step.finishes && !held.is_empty() {
+                let (ours, theirs) = held.remove(number % held.len());
+                if ours.is_queue() {
+                    self.memory.release(&ours, now);
+                    self.redis.release(&theirs, now);
+                } else {
+                    self.memory.settle(&ours, step.actual, now);
+                    self.redis.settle(&theirs, step.actual, now);
                 }
-            }
-            if !found.holds.is_empty() {
                 eventually("the background", || self.redis().is_idle().then_some(()));
             }
         }
@@ -196,8 +237,9 @@ impl Stores {
     }
 }
 
-fn run(stores: &Stores, cases: u32) -> Result<(), TestError<(Vec<Quota>, Vec<Step>)>> {
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+fn run(stores: &Stores, cases: u32, shrink: u32) -> Result<(), TestError<Case>> {
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: shrink, ..Config::default() };
     let input = (prop::collection::vec(quotas(), 1..=5), steps());
     TestRunner::new(config).run(&input, |(quotas, steps)| stores.compare(&quotas, &steps))
 }
@@ -205,8 +247,46 @@ fn run(stores: &Stores, cases: u32) -> Result<(), TestError<(Vec<Quota>, Vec<Ste
 #[test]
 fn memory_and_redis_give_the_same_answers() {
     let server = Server::start();
-    let stores = Stores::new(&server);
-    run(&stores, 1000).unwrap();
+    let stores = Stores::new(&server, str::to_owned);
+    run(&stores, 1000, 2000).unwrap();
     let decided = stores.cases.load(Ordering::Relaxed);
     assert!(decided >= 1000);
+}
+
+/// Mistakes of the kind that are made: each is noticed.
+#[test]
+fn a_script_that_differs_is_noticed() {
+    let mistakes = [
+        ("floor(rest / b)", "floor(rest / b) + 1"),
+        ("used - back, rest % b", "used - back, 0"),
+        ("quotient = quotient * 128 + digit", "quotient = quotient * 127 + digit"),
+        ("if rest > 0 then weight = weight + 1 end", ""),
+        ("if stamp < window_of(", "if stamp <= window_of("),
+        ("if moment < c then return b, c end", ""),
+        ("min(in_time, MOST) + 1", "min(in_time, MOST)"),
+        ("if passed == 1 then return moment, 0, used end", ""),
+        ("'(0', log.at - window)) do", "'(0', log.at - window - 1)) do"),
+        ("log.at = max(now, log.newest)", "log.at = now"),
+        ("local step = min(need, 100)", "need = 0 local step = 1"),
+        ("flags % 2 == 0 then admitted = 0", "true then admitted = 0"),
+        ("if admitted == 1 then", "if true then"),
+        ("used = used + cost\n", "used = used + 1\n"),
+        ("max(actual, min(back, cost))", "actual"),
+        ("if rest > 0 then back = back + 1 end", ""),
+        ("carry = applied(carry, actual)", ""),
+        ("if counted < start or counted >= finish then return end", ""),
+        ("save(BUCKET, stamp, max(used - cost, 0), carry)", ""),
+        ("if stamp == then_stamp and used == then_used", "if true or used == then_used"),
+    ];
+    let server = Server::start();
+    for (right, wrong) in mistakes {
+        let found = AtomicU64::new(0);
+        let stores = Stores::new(&server, |script| {
+            found.fetch_add(script.matches(right).count() as u64, Ordering::Relaxed);
+            script.replacen(right, wrong, 1)
+        });
+        assert!(found.load(Ordering::Relaxed) > 0, "{right:?} is nowhere");
+        assert!(run(&stores, 2000, 0).is_err(), "{wrong:?} for {right:?} was not noticed");
+        println!("{right:?} → {wrong:?}: after {} cases", stores.cases.load(Ordering::Relaxed));
+    }
 }

@@ -184,7 +184,7 @@ impl Loop {
                 _ = ticks.tick() => {
                     tick = tick.wrapping_add(1);
                     self.shared.end_leases(Some(self.now()));
-                    if tick % BEAT == 0 {
+                    if tick.is_multiple_of(BEAT) {
                         self.beat();
                     }
                     if !self.checked {
@@ -226,13 +226,14 @@ impl Loop {
         let batch: Vec<Amendment> = self.pending.drain(..self.pending.len().min(BATCH)).collect();
         let shared = &self.shared;
         let time = shared.own_time.then_some(now);
-        let calls =
-            batch.iter().map(|amendment| {
-                let call = Call::amend(amendment, &shared.name, time);
-                async move {
-                    timeout(PATIENCE, shared.run(call, now)).await.unwrap_or(Err(Trouble::Late))
-                }
-            });
+        let calls = batch.iter().map(|amendment| {
+            let call = Call::amend(amendment, &shared.name, time);
+            async move {
+                timeout(PATIENCE, shared.run(&shared.scripts.amend, call, now))
+                    .await
+                    .unwrap_or(Err(Trouble::Late))
+            }
+        });
         let outcomes = script::all(calls).await;
         let mut trouble = None;
         for (amendment, outcome) in batch.into_iter().zip(outcomes).rev() {

@@ -127,7 +127,8 @@ impl Shared {
         let mut command = Decide::new(1, &self.name, self.own_time.then_some(now));
         command.key().extend_from_slice(name);
         command.layer(wire::layer(quota, wire::UP_TO, size, now));
-        let reply = self.guarded(now, self.run(command.finish(), now)).await?;
+        let reply =
+            self.guarded(now, self.run(&self.scripts.decide, command.finish(), now)).await?;
         let any = Charge::new(crate::store::LimitId(0), quota, Subject::EVERYONE);
         let answer = Answer::read(&reply, &[any]).ok_or(Trouble::Refused)?;
         let Some(before) = answer.before.into_iter().next() else { return Err(Trouble::Refused) };

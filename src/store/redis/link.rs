@@ -6,7 +6,7 @@
 
 use super::Trouble;
 use crate::clock::Micros;
-use crate::config::model::{RedisServers, RedisTls, SharedStore};
+use crate::config::model::{RedisServers, RedisTls, RedisUrl, SharedStore};
 use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
@@ -162,7 +162,7 @@ async fn connected(store: &SharedStore) -> RedisResult<Wire> {
             None => Client::open(url.as_str())?,
         },
         RedisServers::Cluster(urls) => {
-            let nodes: Vec<&str> = urls.iter().map(|url| url.as_str()).collect();
+            let nodes: Vec<&str> = urls.iter().map(RedisUrl::as_str).collect();
             let mut builder = ClusterClientBuilder::new(nodes)
                 .connection_timeout(CONNECT)
                 .overall_response_timeout(None)

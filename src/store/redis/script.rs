@@ -7,36 +7,43 @@ use super::wire::Layer;
 use super::{Shared, Trouble};
 use crate::clock::Micros;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
-use std::pin::{Pin, pin};
-use std::sync::OnceLock;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 /// A script: sent in full only where the store does not know it yet.
+#[derive(Debug)]
 pub(super) struct Script {
-    source: &'static str,
-    hash: OnceLock<String>,
+    source: String,
+    hash: String,
 }
 
-pub(super) static DECIDE: Script =
-    Script::new(concat!(include_str!("core.lua"), include_str!("decide.lua")));
-pub(super) static AMEND: Script =
-    Script::new(concat!(include_str!("core.lua"), include_str!("amend.lua")));
-
 impl Script {
-    const fn new(source: &'static str) -> Self {
-        Self { source, hash: OnceLock::new() }
+    fn new(source: String) -> Self {
+        let hash = crate::digest::sha1_hex(source.as_bytes());
+        Self { source, hash }
     }
+}
 
-    fn hash(&self) -> &str {
-        self.hash.get_or_init(|| crate::digest::sha1_hex(self.source.as_bytes()))
+/// The two there are.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) decide: Script,
+    pub(super) amend: Script,
+}
+
+impl Scripts {
+    /// As they are, or as a test wants them to be.
+    pub(super) fn new(edit: impl Fn(&str) -> String) -> Self {
+        let decide = concat!(include_str!("core.lua"), include_str!("decide.lua"));
+        let amend = concat!(include_str!("core.lua"), include_str!("amend.lua"));
+        Self { decide: Script::new(edit(decide)), amend: Script::new(edit(amend)) }
     }
 }
 
 /// A call of a script.
 pub(super) struct Call {
-    script: &'static Script,
     keys: Vec<u8>,
     /// Where each key ends.
     ends: Vec<usize>,
@@ -44,12 +51,12 @@ pub(super) struct Call {
 }
 
 impl Call {
-    fn command(&self, in_full: bool) -> Cmd {
+    fn command(&self, script: &Script, in_full: bool) -> Cmd {
         let mut command = Cmd::new();
         if in_full {
-            command.arg("EVAL").arg(self.script.source);
+            command.arg("EVAL").arg(&script.source);
         } else {
-            command.arg("EVALSHA").arg(self.script.hash());
+            command.arg("EVALSHA").arg(&script.hash);
         }
         command.arg(self.ends.len());
         let mut start = 0;
@@ -73,7 +80,7 @@ impl Call {
             with,
         ];
         let (keys, ends) = (amendment.key.to_vec(), vec![amendment.key.len()]);
-        Self { script: &AMEND, keys, ends, arguments }
+        Self { keys, ends, arguments }
     }
 }
 
@@ -90,7 +97,7 @@ impl Decide {
         arguments.push(moment(time));
         arguments.push(gateway.as_bytes().to_vec());
         let (keys, ends) = (Vec::with_capacity(48 * layers), Vec::with_capacity(layers));
-        Self(Call { script: &DECIDE, keys, ends, arguments })
+        Self(Call { keys, ends, arguments })
     }
 
     /// Where the next key is to be written.
@@ -112,14 +119,19 @@ impl Decide {
 impl Shared {
     /// Runs a script over one of this worker's links. A store that has forgotten it is told it
     /// anew, and a link that leads nowhere is cut.
-    pub(super) async fn run(&self, call: Call, now: Micros) -> Result<Vec<u8>, Trouble> {
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        call: Call,
+        now: Micros,
+    ) -> Result<Vec<u8>, Trouble> {
         let link = self.link();
         let mut wire = link.wire(&self.options, now).await?;
         let _waiting = link.wait();
         self.metrics.calls.increment();
-        let reply = match wire.call(&call.command(false)).await {
+        let reply = match wire.call(&call.command(script, false)).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                wire.call(&call.command(true)).await
+                wire.call(&call.command(script, true)).await
             }
             reply => reply,
         };
@@ -207,10 +219,10 @@ pub(super) async fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
     std::future::poll_fn(|cx| {
         for (future, done) in pending.iter_mut().zip(&mut done) {
-            if done.is_none() {
-                if let Poll::Ready(value) = pin!(future).poll(cx) {
-                    *done = Some(value);
-                }
+            if done.is_none()
+                && let Poll::Ready(value) = future.as_mut().poll(cx)
+            {
+                *done = Some(value);
             }
         }
         if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
