@@ -458,8 +458,8 @@ impl Shared {
         let (quota, verdict) = (charge.quota, &charge.verdict);
         let change = match verdict.state() {
             _ if quota.is_concurrency() => Change::Land,
-            Some(state) if quota.is_queue() => Change::Leave(state),
-            Some(state) => Change::Settle { actual: 0, at: verdict.at, counted: state.stamp },
+            Some(after) if quota.is_queue() => Change::Leave(after),
+            Some(after) => Change::Undo(after),
             None => Change::Strike(verdict.at),
         };
         let layer = wire::layer(quota, 0, charge.cost, now);

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// A request as the backend saw it.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +40,7 @@ pub struct Backend {
 
 struct Shared {
     seen: Mutex<Vec<Seen>>,
+    moments: Mutex<Vec<Instant>>,
     open: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
     ended: AtomicBool,
@@ -70,6 +72,7 @@ impl Backend {
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
             seen: Mutex::default(),
+            moments: Mutex::default(),
             open: Mutex::default(),
             connections: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
@@ -87,6 +90,16 @@ impl Backend {
     /// Every request so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
+    }
+
+    /// How many requests so far.
+    pub fn count(&self) -> usize {
+        self.shared.seen.lock().len()
+    }
+
+    /// When each of them came.
+    pub fn moments(&self) -> Vec<Instant> {
+        self.shared.moments.lock().clone()
     }
 
     /// The last request.
@@ -136,6 +149,7 @@ impl Shared {
         let mut buffer = Vec::new();
         while let Some(mut seen) = read_request(&mut stream, &mut buffer) {
             seen.connection = number;
+            self.moments.lock().push(Instant::now());
             self.seen.lock().push(seen.clone());
             if !(self.answer)(&seen, &mut stream) {
                 break;

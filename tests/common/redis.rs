@@ -123,3 +123,126 @@ impl Drop for Redis {
         self.kill();
     }
 }
+
+/// Primaries that share the slots evenly, and replicas of them.
+pub struct Cluster {
+    pub nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// So many primaries, each with so many replicas.
+    pub fn start(primaries: usize, replicas: usize) -> Self {
+        let node = || {
+            let bus = free_port().to_string();
+            let timeout = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+            let mut arguments = timeout.to_vec();
+            arguments.extend(["--cluster-port", &bus]);
+            Redis::start_with(&arguments)
+        };
+        let nodes: Vec<Redis> = (0..primaries * (1 + replicas)).map(|_| node()).collect();
+        for (index, node) in nodes.iter().take(primaries).enumerate() {
+            let (from, to) = (16384 * index / primaries, 16384 * (index + 1) / primaries - 1);
+            let range = [from.to_string(), to.to_string()];
+            node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
+        }
+        let bus = |node: &Redis| {
+            let at = node.arguments.iter().position(|word| word == "--cluster-port").unwrap();
+            node.arguments[at + 1].clone()
+        };
+        for node in &nodes[1..] {
+            let port = node.port.to_string();
+            nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus(node)]);
+        }
+        let knows_all = |node: &Redis| {
+            let info: String = node.run(&["CLUSTER", "INFO"]);
+            info.contains(&format!("cluster_known_nodes:{}", nodes.len()))
+        };
+        eventually("a cluster that knows itself", || nodes.iter().all(knows_all).then_some(()));
+        for (index, replica) in nodes.iter().enumerate().skip(primaries) {
+            let id: String = nodes[index % primaries].run(&["CLUSTER", "MYID"]);
+            replica.run::<()>(&["CLUSTER", "REPLICATE", &id]);
+        }
+        let cluster = Self { nodes };
+        cluster.wait();
+        cluster
+    }
+
+    /// Until all nodes that run say that all is well.
+    pub fn wait(&self) {
+        eventually("a cluster in order", || {
+            let well = |node: &Redis| {
+                let info: String = node.run(&["CLUSTER", "INFO"]);
+                info.contains("cluster_state:ok")
+            };
+            self.nodes.iter().filter(|node| node.process.is_some()).all(well).then_some(())
+        });
+    }
+
+    /// As `gateway.yaml` has it.
+    pub fn store(&self) -> String {
+        let urls: Vec<String> = self.nodes.iter().map(|node| format!("'{}'", node.url())).collect();
+        format!("{{ redis: {{ cluster: [{}] }} }}", urls.join(", "))
+    }
+}
+
+/// A primary, a replica, and a Sentinel that watches over them.
+pub struct Watched {
+    pub primary: Redis,
+    pub replica: Redis,
+    sentinel: Redis,
+}
+
+impl Watched {
+    pub fn start() -> Self {
+        let primary = Redis::start();
+        let port = primary.port.to_string();
+        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
+        eventually("a replica in step", || {
+            let info: String = primary.run(&["INFO", "replication"]);
+            info.contains("state=online").then_some(())
+        });
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("sentinel.conf");
+        let text = format!(
+            "sentinel monitor mymaster 127.0.0.1 {port} 1\n\
+             sentinel down-after-milliseconds mymaster 500\n\
+             sentinel failover-timeout mymaster 3000\n"
+        );
+        std::fs::write(&file, text).expect("a file");
+        let sentinel_port = free_port();
+        let process = Command::new("redis-server")
+            .arg(&file)
+            .args(["--sentinel", "--port", &sentinel_port.to_string()])
+            .arg("--dir")
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let sentinel =
+            Redis { process: Some(process), port: sentinel_port, folder, arguments: Vec::new() };
+        eventually("the Sentinel", || sentinel.answers().then_some(()));
+        eventually("a replica that is known", || {
+            let known: Vec<redis::Value> = sentinel.run(&["SENTINEL", "REPLICAS", "mymaster"]);
+            (known.len() == 1).then_some(())
+        });
+        Self { primary, replica, sentinel }
+    }
+
+    /// As `gateway.yaml` has it.
+    pub fn store(&self) -> String {
+        let url = self.sentinel.url();
+        format!("{{ redis: {{ sentinel: {{ master: mymaster, nodes: ['{url}'] }} }} }}")
+    }
+
+    /// Which port the Sentinel says is the primary's.
+    pub fn primary_port(&self) -> u16 {
+        let address: Vec<String> =
+            self.sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"]);
+        address[1].parse().expect("a port")
+    }
+
+    pub fn run_sentinel(&self, words: &[&str]) {
+        self.sentinel.run::<redis::Value>(words);
+    }
+}

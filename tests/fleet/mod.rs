@@ -1,3 +1,37 @@
 //! Gateways that share their counters through Redis.
 
+mod drills;
+mod exactness;
+mod load;
 mod parity;
+
+use crate::common::redis::Redis;
+use crate::common::{Backend, Gateway};
+
+/// A gateway's file: one catch-all route with these limits, and this store.
+pub fn sharing(backend: &Backend, store: &str, limits: &str) -> String {
+    format!(
+        "headers: {{ retry_jitter: 0% }}\nlogging: {{ access: off }}\nadmin: 127.0.0.1:0\n\
+         identity: {{ trusted_proxies: [127.0.0.1], user: {{ header: X-User-Id }} }}\n\
+         store: {store}\nupstreams: {{ app: 'http://{}' }}\n\
+         routes:\n  - path: /\n    name: all-paths\n    upstream: app\n    limits: {limits}\n",
+        backend.address()
+    )
+}
+
+/// `store:` on one server.
+pub fn on(redis: &Redis) -> String {
+    format!("{{ redis: {{ url: '{}' }} }}", redis.url())
+}
+
+/// So many gateways with the same file.
+pub fn fleet(count: usize, yaml: &str) -> Vec<Gateway> {
+    (0..count).map(|_| Gateway::start_in_real_time(yaml)).collect()
+}
+
+/// A number from the metrics page.
+pub fn metric(gateway: &Gateway, name: &str) -> u64 {
+    let page = crate::common::Connection::open(gateway.admin()).get("/metrics");
+    let line = page.text().lines().find(|line| line.starts_with(&format!("{name} ")));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}

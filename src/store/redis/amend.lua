@@ -50,8 +50,7 @@ end
 
 -- An admission is counted by what it came to. Flag 4: the limit has other numbers by now; those rule
 -- what has come back since, and only what it cost beyond what was reserved is added.
-function changes.settle()
-  local actual, at, counted = unpack_bytes('<ddd', ARGV[5])
+local function settle(actual, at, counted)
   local raw = call('GET', key)
   local own_kind = kind_of(algorithm)
   local kind, stamp, used, carry = own_kind, 0, 0, 0
@@ -87,6 +86,24 @@ function changes.settle()
     used = applied(used, actual)
   end
   save(own_kind, stamp, used, carry)
+end
+
+function changes.settle()
+  settle(unpack_bytes('<ddd', ARGV[5]))
+end
+
+-- What was taken was not needed: as if it had never been. A bucket that may have been whole since has
+-- it back already: it can have been from when it would have drained by itself what it held then.
+function changes.undo()
+  local _, then_stamp, then_used, then_carry = unpack_bytes(STATE, ARGV[5])
+  if algorithm ~= BUCKET then return settle(0, then_stamp, then_stamp) end
+  local raw = call('GET', key)
+  if not raw then return end
+  local kind, stamp, used, carry = unpack_bytes(STATE, raw)
+  local _, left = advance(algorithm, then_stamp, then_used, then_carry, a, b, c)
+  if kind ~= BUCKET or left == 0 then return end
+  stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c)
+  save(BUCKET, stamp, max(used - cost, 0), carry)
 end
 
 -- What was admitted without the store is charged, within what the limit holds at all.

@@ -51,6 +51,8 @@ pub(super) enum Change {
     Leave(State),
     /// A cost is known.
     Settle { actual: u32, at: Micros, counted: Micros },
+    /// What was taken was not needed; it had made this state.
+    Undo(State),
     /// Admitted without the store.
     Owe(State),
     /// An entry of a log is taken back.
@@ -64,6 +66,7 @@ impl Change {
             Self::Land => ("land", Vec::new()),
             Self::Beat => ("beat", Vec::new()),
             Self::Leave(state) => ("leave", wire::stored(state).to_vec()),
+            Self::Undo(state) => ("undo", wire::stored(state).to_vec()),
             Self::Owe(state) => ("owe", wire::stored(state).to_vec()),
             Self::Strike(at) => ("strike", wire::double(at).to_vec()),
             Self::Settle { actual, at, counted } => {

@@ -1,7 +1,7 @@
 //! Decisions in which blocks of allowance that are here already take part.
 
 use super::denials::skew;
-use super::leases::{Block, Lease, Served};
+use super::leases::{Block, LeftOver, Served};
 use super::script::Decide;
 use super::wire::{self, Answer};
 use super::{Amendment, Change, Keys, Shared, Trouble, take_nothing};
@@ -159,12 +159,9 @@ impl Shared {
 
     /// Gives back what is left of leases that are over, or of all.
     pub(super) fn end_leases(&self, now: Option<Micros>) {
-        for Lease { left, quota, key, counted, .. } in self.leases.end(now) {
-            if left > 0 {
-                let layer = wire::layer(&quota, 0, left, counted);
-                let change = Change::Settle { actual: 0, at: counted, counted };
-                self.queue.put(Amendment { key, layer, change });
-            }
+        for LeftOver { key, quota, tokens, state } in self.leases.end(now) {
+            let layer = wire::layer(&quota, 0, tokens, state.stamp);
+            self.queue.put(Amendment { key, layer, change: Change::Undo(state) });
         }
     }
 }

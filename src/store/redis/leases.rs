@@ -40,26 +40,43 @@ const FIRST: u32 = 8;
 
 const SHARDS: usize = 64;
 
-/// One block.
+/// What there is of one counter.
 #[derive(Debug)]
-pub(super) struct Lease {
-    /// Tokens that are left of it.
-    pub(super) left: u32,
-    /// Its size.
+struct Lease {
+    /// The block in use, and the one after it.
+    current: Part,
+    next: Part,
+    /// Of blocks that are over: to be given back.
+    left_over: u32,
+    /// How large the last block was meant to be.
     size: u32,
     /// When it was asked for, by this process's clock.
     asked: Micros,
-    /// Until when it may be used.
-    until: Micros,
-    /// What the store counts, this block included, and when, by its own clock.
+    /// What the store counts, all of this included.
     state: State,
-    pub(super) counted: Micros,
     /// From this process's clock to the store's.
     skew: i64,
     /// The next block is on its way.
     renewing: bool,
-    pub(super) quota: Quota,
+    quota: Quota,
+    key: Box<[u8]>,
+}
+
+/// What is left of a block, and until when.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    left: u32,
+    until: Micros,
+}
+
+/// What is given back of a lease.
+#[derive(Debug)]
+pub(super) struct LeftOver {
     pub(super) key: Box<[u8]>,
+    pub(super) quota: Quota,
+    pub(super) tokens: u32,
+    /// What the store counted when the last block was taken.
+    pub(super) state: State,
 }
 
 /// What a lease says to a charge.
@@ -90,11 +107,12 @@ impl Leases {
     pub(super) fn serve(&self, charge: &Charge<'_>, key: u64, now: Micros) -> Served {
         let mut shard = self.shard(key).lock();
         let lease = shard.entry(key).or_insert_with(|| Lease::none(charge.quota));
-        let at = now.saturating_add_signed(lease.skew);
-        if now < lease.until && lease.left >= charge.cost {
-            let unused = State { used: lease.state.used.saturating_sub(lease.left), ..lease.state };
-            lease.left -= charge.cost;
-            let soon = lease.left < lease.size / 4 && !lease.renewing;
+        lease.turn(now);
+        let (at, held) = (now.saturating_add_signed(lease.skew), lease.held());
+        if lease.current.left + lease.next.left >= charge.cost {
+            let unused = State { used: lease.state.used.saturating_sub(held), ..lease.state };
+            lease.take(charge.cost);
+            let soon = lease.current.left + lease.next.left < lease.size / 4 && !lease.renewing;
             lease.renewing |= soon;
             let said = charge.quota.check(Seen::State(unused), at, charge.cost);
             // What was taken is ours, whatever else the limit says by now.
@@ -126,25 +144,19 @@ impl Leases {
         let skew = super::denials::skew(at, asked);
         let end = quota.window_end(at).map_or(LIFE, |end| (end - at).min(LIFE));
         let mut shard = self.shard(key).lock();
-        // What is left of the block before is as good: it has its own time, which is shorter.
-        let kept = shard.get(&key).filter(|lease| asked < lease.until);
-        let (left, until) = match kept {
-            Some(lease) if lease.left > 0 => (lease.left, lease.until),
-            _ => (0, Micros::MAX),
-        };
-        let lease = Lease {
-            left: left + taken,
-            size: size.max(1),
-            asked,
-            until: until.min(asked + end),
-            state,
-            counted: at,
-            skew,
-            renewing: false,
-            quota: quota.clone(),
-            key: name.into(),
-        };
-        shard.insert(key, lease);
+        let lease = shard.entry(key).or_insert_with(|| Lease::none(quota));
+        lease.turn(asked);
+        let part = Part { left: taken, until: asked + end };
+        if lease.current.left == 0 {
+            lease.current = part;
+        } else if lease.next.left == 0 {
+            lease.next = part;
+        } else {
+            let until = part.until.min(lease.next.until);
+            lease.next = Part { left: lease.next.left + taken, until };
+        }
+        (lease.size, lease.asked, lease.state, lease.skew) = (size.max(1), asked, state, skew);
+        (lease.renewing, lease.quota, lease.key) = (false, quota.clone(), name.into());
     }
 
     /// A renewal did not come.
@@ -157,20 +169,26 @@ impl Leases {
     /// A request that was served is turned away by another limit.
     pub(super) fn put_back(&self, key: u64, cost: u32) {
         if let Some(lease) = self.shard(key).lock().get_mut(&key) {
-            lease.left += cost;
+            lease.current.left += cost;
         }
     }
 
-    /// Takes out the leases that are over, or all of them: what is left of them goes back.
-    pub(super) fn end(&self, now: Option<Micros>) -> Vec<Lease> {
-        let over = |lease: &Lease| now.is_none_or(|now| lease.until <= now && !lease.renewing);
-        let shards = self.0.iter();
-        shards
-            .flat_map(|shard| {
-                let mut shard = shard.lock();
-                shard.extract_if(|_, lease| over(lease)).map(|(_, lease)| lease).collect::<Vec<_>>()
-            })
-            .collect()
+    /// Takes out what is over, or everything: it goes back.
+    pub(super) fn end(&self, now: Option<Micros>) -> Vec<LeftOver> {
+        let mut left_over = Vec::new();
+        for shard in &self.0 {
+            shard.lock().retain(|_, lease| {
+                lease.turn(now.unwrap_or(Micros::MAX));
+                let tokens = std::mem::take(&mut lease.left_over);
+                if tokens > 0 {
+                    let (key, quota, state) = (lease.key.clone(), lease.quota.clone(), lease.state);
+                    left_over.push(LeftOver { key, quota, tokens, state });
+                }
+                let idle = now.is_none_or(|now| lease.asked.saturating_add(2 * LIFE) < now);
+                lease.held() > 0 || lease.renewing && now.is_some() || !idle
+            });
+        }
+        left_over
     }
 }
 
@@ -191,17 +209,43 @@ impl Lease {
     /// Before the first block.
     fn none(quota: &Quota) -> Self {
         Self {
-            left: 0,
+            current: Part::default(),
+            next: Part::default(),
+            left_over: 0,
             size: FIRST,
             asked: 0,
-            until: 0,
             state: State { kind: quota.kind(), ..State::default() },
-            counted: 0,
             skew: 0,
             renewing: false,
             quota: quota.clone(),
             key: Box::default(),
         }
+    }
+
+    /// Goes on to the next block when this one is used up or over.
+    fn turn(&mut self, now: Micros) {
+        for _ in 0..2 {
+            if self.current.left > 0 && now < self.current.until {
+                return;
+            }
+            self.left_over += self.current.left;
+            self.current = std::mem::take(&mut self.next);
+        }
+        if now >= self.current.until {
+            self.left_over += std::mem::take(&mut self.current.left);
+        }
+    }
+
+    /// Takes from this block, and then from the next.
+    fn take(&mut self, cost: u32) {
+        let first = cost.min(self.current.left);
+        self.current.left -= first;
+        self.next.left -= cost - first;
+    }
+
+    /// Everything that the store counts and nobody has used.
+    fn held(&self) -> u32 {
+        self.current.left + self.next.left + self.left_over
     }
 
     fn next_size(&self, quota: &Quota, cost: u32, now: Micros) -> u32 {
