@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod faulty;
 pub mod redis;
 
 pub use backend::Backend;
@@ -66,6 +67,11 @@ impl Gateway {
     /// Starts by the system's clock, for what has to happen in real time.
     pub fn start_in_real_time(yaml: &str) -> Self {
         Self::try_start(yaml, Clock::system(), |_| {}).expect("the gateway starts")
+    }
+
+    /// Starts by a clock of the test's own.
+    pub fn start_by(yaml: &str, clock: Clock) -> Self {
+        Self::try_start(yaml, clock, |_| {}).expect("the gateway starts")
     }
 
     /// Starts after files have been put into its folder.

@@ -42,6 +42,7 @@ impl Redis {
         let mut process = Command::new("redis-server")
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(self.folder.path())
             .args(&self.arguments)
@@ -161,6 +162,12 @@ impl Cluster {
         for (index, replica) in nodes.iter().enumerate().skip(primaries) {
             let id: String = nodes[index % primaries].run(&["CLUSTER", "MYID"]);
             replica.run::<()>(&["CLUSTER", "REPLICATE", &id]);
+        }
+        for replica in &nodes[primaries..] {
+            eventually("a replica in step", || {
+                let info: String = replica.run(&["INFO", "replication"]);
+                info.contains("master_link_status:up").then_some(())
+            });
         }
         let cluster = Self { nodes };
         cluster.wait();
