@@ -211,6 +211,13 @@ impl Store {
         }
     }
 
+    /// Called by each worker as it begins.
+    pub fn warm(&self) {
+        if let Self::Redis(redis) = self {
+            redis.warm();
+        }
+    }
+
     /// Gives back what this process holds of a shared store's allowance: it is about to end.
     pub fn close(&self) {
         if let Self::Redis(redis) = self {

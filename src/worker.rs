@@ -152,6 +152,7 @@ impl Worker {
     /// Runs until told to stop, and then until what is in flight is done or the time is up.
     async fn run(self: Rc<Self>, mut orders: Orders) {
         let ticking = spawn_local(tick(Rc::clone(&self)));
+        self.gateway.store.warm();
         let mut accepting: HashMap<SocketAddr, (Arc<Listener>, AbortHandle)> = HashMap::new();
         let grace = loop {
             let wanted = orders.listeners.borrow_and_update().clone();

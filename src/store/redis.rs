@@ -175,6 +175,7 @@ impl Redis {
         // A clock that is moved by hand is meant to be the only one.
         let own_time = matches!(clock, Clock::Manual(_));
         let (queue, jobs) = background::queue();
+        let complaint = link::Complaint::default();
         let probe_after = micros(options.probe_after);
         let shared = Arc::new(Shared {
             clock,
@@ -185,7 +186,7 @@ impl Redis {
             prefixes: ArcSwap::default(),
             registry: ArcSwap::default(),
             scripts: Scripts::new(edit),
-            links: (0..(workers + 1) * LINKS).map(|_| Arc::default()).collect(),
+            links: (0..(workers + 1) * LINKS).map(|_| Arc::new(Link::new(&complaint))).collect(),
             breaker: Breaker::new(options.failures, probe_after),
             troubled: AtomicBool::new(false),
             denials: Denials::new(),
@@ -250,6 +251,15 @@ impl Redis {
 
     pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
         self.shared.settle(hold, actual, now)
+    }
+
+    /// Connects this worker, so that its first decision need not wait for that.
+    pub(super) fn warm(&self) {
+        let now = self.shared.clock.now();
+        for link in self.shared.links() {
+            let (link, options) = (Arc::clone(link), Arc::clone(&self.shared.options));
+            tokio::spawn(async move { drop(link.wire(&options, now).await) });
+        }
     }
 
     /// Forgets whom the store has rejected: the next decision is the store's own.
@@ -518,10 +528,15 @@ impl Shared {
         Some(said.by_store())
     }
 
-    /// The least busy of this worker's links.
-    fn link(&self) -> &Arc<Link> {
+    /// This worker's links.
+    fn links(&self) -> &[Arc<Link>] {
         let worker = WORKER.get() % (self.links.len() / LINKS);
-        let mine = &self.links[worker * LINKS..(worker + 1) * LINKS];
+        &self.links[worker * LINKS..(worker + 1) * LINKS]
+    }
+
+    /// The least busy of them.
+    fn link(&self) -> &Arc<Link> {
+        let mine = self.links();
         mine.iter().min_by_key(|link| link.waiting()).unwrap_or(&mine[0])
     }
 }

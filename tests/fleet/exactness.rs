@@ -1,7 +1,7 @@
 //! As exact as one process: three gateways admit what one would.
 
 use super::load::Load;
-use super::{fleet, metric, on, sharing};
+use super::{Process, fleet, metric, on, sharing};
 use crate::common::backend::ok;
 use crate::common::redis::{Cluster, Redis};
 use crate::common::{Backend, Connection, Gateway, eventually};
@@ -151,13 +151,7 @@ fn what_a_dead_gateway_had_in_flight_is_free_again() {
     let path = folder.path().join("gateway.yaml");
     let port = crate::common::redis::free_port();
     std::fs::write(&path, format!("listen: 127.0.0.1:{port}\n{yaml}")).unwrap();
-    let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_sluice"))
-        .arg("run")
-        .arg("-c")
-        .arg(&path)
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let process = Process::start(&path, std::process::Stdio::null());
     let address = ([127, 0, 0, 1], port).into();
     eventually("the gateway", || std::net::TcpStream::connect(address).ok());
     // Fifty requests that the backend does not answer.
@@ -174,8 +168,7 @@ fn what_a_dead_gateway_had_in_flight_is_free_again() {
     // As long as it lives they stay taken.
     std::thread::sleep(Duration::from_millis(6500));
     assert_eq!(other.get("/").status, 429, "still");
-    process.kill().unwrap();
-    process.wait().unwrap();
+    drop(process); // kill -9
     let died = std::time::Instant::now();
     eventually("free places", || (other.get("/").status == 200).then_some(()));
     let took = died.elapsed();

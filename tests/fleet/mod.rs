@@ -4,6 +4,7 @@ mod drills;
 mod exactness;
 mod load;
 mod parity;
+mod places;
 
 use crate::common::redis::Redis;
 use crate::common::{Backend, Gateway};
@@ -34,4 +35,27 @@ pub fn metric(gateway: &Gateway, name: &str) -> u64 {
     let page = crate::common::Connection::open(gateway.admin()).get("/metrics");
     let line = page.text().lines().find(|line| line.starts_with(&format!("{name} ")));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The real binary, killed when dropped.
+pub struct Process(std::process::Child);
+
+impl Process {
+    pub fn start(path: &std::path::Path, stderr: std::process::Stdio) -> Self {
+        let child = std::process::Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .arg("run")
+            .arg("-c")
+            .arg(path)
+            .stdout(std::process::Stdio::null())
+            .stderr(stderr)
+            .spawn();
+        Self(child.expect("the binary runs"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

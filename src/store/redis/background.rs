@@ -289,6 +289,7 @@ impl Loop {
             return;
         };
         self.checked = true;
+        tracing::info!("the store answers: limits are shared");
         if matches!(self.shared.options.servers, RedisServers::Cluster(_)) {
             return self.check_days(None);
         }

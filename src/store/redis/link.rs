@@ -55,9 +55,12 @@ enum Slot {
     Ready(Wire),
 }
 
+/// What was last said of an attempt that failed; all links say the same only once.
+pub(super) type Complaint = Arc<Mutex<Option<String>>>;
+
 /// One connection, or the attempt to have one.
-#[derive(Default)]
 pub(super) struct Link {
+    complaint: Complaint,
     slot: Mutex<Slot>,
     changed: Notify,
     /// Decisions that wait for its replies.
@@ -65,6 +68,11 @@ pub(super) struct Link {
 }
 
 impl Link {
+    pub(super) fn new(complaint: &Complaint) -> Self {
+        let (slot, changed, waiting) = Default::default();
+        Self { complaint: Arc::clone(complaint), slot, changed, waiting }
+    }
+
     /// The connection; waits for one that is being made. The caller has a deadline.
     pub(super) async fn wire(
         self: &Arc<Self>,
@@ -96,9 +104,20 @@ impl Link {
         // If the worker ends meanwhile, nobody is left waiting.
         let mut attempt = Attempt { link: &self, outcome: Slot::Failed(now + RETRY) };
         match tokio::time::timeout(2 * CONNECT, connected(&store)).await {
-            Ok(Ok(wire)) => attempt.outcome = Slot::Ready(wire),
-            Ok(Err(error)) => tracing::debug!("cannot connect to the store: {error}"),
-            Err(_) => tracing::debug!("cannot connect to the store in time"),
+            Ok(Ok(wire)) => {
+                attempt.outcome = Slot::Ready(wire);
+                *self.complaint.lock() = None;
+            }
+            Ok(Err(error)) => self.complain(error.to_string()),
+            Err(_) => self.complain("it takes too long".to_owned()),
+        }
+    }
+
+    fn complain(&self, error: String) {
+        let mut complaint = self.complaint.lock();
+        if complaint.as_ref() != Some(&error) {
+            tracing::warn!("cannot connect to the store: {error}");
+            *complaint = Some(error);
         }
     }
 
@@ -151,6 +170,8 @@ fn certificates(tls: &RedisTls) -> TlsCertificates {
 
 /// Connects, to whatever is the primary now.
 async fn connected(store: &SharedStore) -> RedisResult<Wire> {
+    // Which crypto there is has to be said once in a process; whoever was first is right.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT))
         // Decisions have deadlines of their own.
