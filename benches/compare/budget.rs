@@ -41,7 +41,22 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     most("moderate load, p99 × nginx", to_nginx("moderate", |s| s.p99_micros), 1.0);
     most("1 MiB down, CPU × nginx's better mode", to_better("down"), 0.4);
     most("1 MiB up, CPU × nginx's better mode", to_better("up"), 0.4);
+    let shared = |scenario, ours, peer, figure: fn(&Sample) -> f64| {
+        report.ratio(report.row(scenario, ours)?, peer, figure)
+    };
+    let to_lua = shared("shared", "sluice-redis", "nginx-redis", cpu);
+    most("exact in Redis, CPU × nginx with Lua", to_lua, 0.6);
+    most("leased, CPU × our memory store", shared("shared", "sluice-leased", "sluice", cpu), 1.1);
+    let flood = shared("shared_rejects", "sluice-redis", "sluice", cpu);
+    most("rejected by Redis, CPU × our memory store", flood, 1.1);
     most("idle connection, KiB", idle.map(crate::report::Idle::each), 18.0);
+    let rate = |s: &Sample| s.requests_per_second;
+    lines.extend(shared("shared", "sluice-redis", "nginx-redis", rate).map(|value| Verdict {
+        what: "exact in Redis, requests/s × nginx with Lua".to_owned(),
+        value,
+        most: None,
+        least: Some(2.0),
+    }));
     for growth in &report.growth {
         match growth.what {
             "connections" => {}

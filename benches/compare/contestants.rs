@@ -14,6 +14,11 @@ pub(crate) enum Contestant {
     NginxUnbuffered,
     /// nginx that writes every reject to its error log, as it does unless told otherwise.
     NginxErrorLog,
+    /// nginx with its limits in Redis, by Lua.
+    NginxRedis,
+    /// Ours, sharing its limits through Redis: every decision, or blocks of them.
+    SluiceRedis,
+    SluiceLeased,
     Haproxy,
     Envoy,
     Caddy,
@@ -29,6 +34,9 @@ impl Contestant {
             Self::Nginx => "nginx",
             Self::NginxUnbuffered => "nginx-unbuffered",
             Self::NginxErrorLog => "nginx-error-log",
+            Self::NginxRedis => "nginx-redis",
+            Self::SluiceRedis => "sluice-redis",
+            Self::SluiceLeased => "sluice-leased",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::Caddy => "caddy",
@@ -37,14 +45,15 @@ impl Contestant {
 
     fn program(self) -> &'static str {
         match self {
-            Self::NginxUnbuffered | Self::NginxErrorLog => "nginx",
+            Self::NginxUnbuffered | Self::NginxErrorLog | Self::NginxRedis => "nginx",
             other => other.name(),
         }
     }
 
     fn version_flag(self) -> &'static str {
         match self {
-            Self::Sluice | Self::Envoy => "--version",
+            Self::Envoy => "--version",
+            _ if self.is_ours() => "--version",
             Self::Caddy => "version",
             _ => "-v",
         }
@@ -52,7 +61,15 @@ impl Contestant {
 
     /// Whether it is another way to set up a program that takes part anyway.
     pub(crate) fn is_variant(self) -> bool {
-        matches!(self, Self::NginxUnbuffered | Self::NginxErrorLog)
+        !Self::ALL.contains(&self) || self == Self::NginxUnbuffered
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Sluice | Self::SluiceRedis | Self::SluiceLeased)
+    }
+
+    fn needs_redis(self) -> bool {
+        matches!(self, Self::NginxRedis | Self::SluiceRedis | Self::SluiceLeased)
     }
 }
 
@@ -83,6 +100,25 @@ impl Setup {
     }
 }
 
+/// What nginx needs for limits in Redis.
+const LUA_MODULE: &str = "/usr/lib/nginx/modules/ngx_http_lua_module.so";
+
+/// A redis-server that keeps nothing, if there is one.
+fn redis(core: &str, folder: &Path) -> Result<Option<(u16, Process)>, Failure> {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        return Ok(None);
+    }
+    let port = free_port()?;
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .arg("--dir")
+        .arg(folder);
+    let mut process = Process::start(core, &command, Stdio::null(), Stdio::null())?;
+    process.listens(port)?;
+    Ok(Some((port, process)))
+}
+
 /// Where it all happens.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -91,6 +127,8 @@ pub(crate) struct Stage {
     cores: (usize, usize),
     pub(crate) backend: u16,
     _backend: Process,
+    /// Beside wrk and the backend, if it is installed.
+    redis: Option<(u16, Process)>,
 }
 
 /// A contestant that runs.
@@ -113,7 +151,8 @@ impl Stage {
             Failure::said(format!("{} is not there: make release", binary.display()))
         })?;
         let folder = tempfile::tempdir()?;
-        Ok(Self { folder, binary, cores, backend, _backend: process })
+        let redis = redis(&cores.1.to_string(), folder.path())?;
+        Ok(Self { folder, binary, cores, backend, _backend: process, redis })
     }
 
     /// The core for wrk.
@@ -133,9 +172,15 @@ impl Stage {
     /// A contestant's program and what it says of its version, or why there is none.
     pub(crate) fn find(&self, contestant: Contestant) -> Result<(PathBuf, String), String> {
         let program = match contestant {
-            Contestant::Sluice => self.binary.clone(),
+            ours if ours.is_ours() => self.binary.clone(),
             other => PathBuf::from(other.program()),
         };
+        if contestant.needs_redis() && self.redis.is_none() {
+            return Err("redis-server is not installed; `make bench-peers` installs it".to_owned());
+        }
+        if contestant == Contestant::NginxRedis && !Path::new(LUA_MODULE).exists() {
+            return Err("nginx has no Lua; `make bench-peers` installs it".to_owned());
+        }
         let output = Command::new(&program).arg(contestant.version_flag()).output();
         let output = output.map_err(|_| {
             format!("{} is not installed; `make bench-peers` installs it", program.display())
@@ -172,7 +217,7 @@ impl Stage {
         setup: &Setup,
     ) -> Result<(Command, u16), Failure> {
         let port = free_port()?;
-        let file = self.write("gateway.yaml", &self.sluice(setup, port)?)?;
+        let file = self.write("gateway.yaml", &self.sluice(setup, port, Contestant::Sluice)?)?;
         let mut command = Command::new("valgrind");
         command
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -192,13 +237,22 @@ impl Stage {
         let (program, _) = self.find(contestant).map_err(Failure::Said)?;
         let mut command = Command::new(program);
         match contestant {
-            Contestant::Sluice => {
-                let file = self.write("gateway.yaml", &self.sluice(setup, port)?)?;
+            Contestant::Sluice | Contestant::SluiceRedis | Contestant::SluiceLeased => {
+                let text = self.sluice(setup, port, contestant)?;
+                let file = self.write("gateway.yaml", &text)?;
                 let workers = setup.workers.to_string();
                 command.args(["run", "--workers", &workers, "-c"]).arg(file);
             }
             Contestant::Nginx | Contestant::NginxUnbuffered | Contestant::NginxErrorLog => {
                 let file = self.write("nginx.conf", &self.nginx(setup, port, contestant))?;
+                command.args(["-e", "stderr", "-c"]).arg(file);
+            }
+            Contestant::NginxRedis => {
+                let most = if setup.limits == Limits::Reject { "0" } else { "1000000000" };
+                let redis = self.redis_port();
+                let fields = [("@REDIS", redis.as_str()), ("@MOST", most)];
+                let text = self.fill(include_str!("peers/nginx-redis.conf"), port, &fields);
+                let file = self.write("nginx-redis.conf", &text)?;
                 command.args(["-e", "stderr", "-c"]).arg(file);
             }
             Contestant::Haproxy => {
@@ -236,14 +290,27 @@ impl Stage {
         ends.iter().fold(filled, |text, (at, with)| text.replace(at, with))
     }
 
-    fn sluice(&self, setup: &Setup, port: u16) -> Result<String, Failure> {
+    fn redis_port(&self) -> String {
+        self.redis.as_ref().map(|(port, _)| port.to_string()).unwrap_or_default()
+    }
+
+    fn sluice(&self, setup: &Setup, port: u16, contestant: Contestant) -> Result<String, Failure> {
+        let leased = contestant == Contestant::SluiceLeased;
+        let how = if leased { ", consistency: leased" } else { "" };
         let limits = |per_ip: &str| {
             format!(
                 "limits:
-      - {{ name: per-ip, by: ip, rate: {per_ip} }}
-      - {{ name: per-user, by: user, rate: 1000000/second }}
-      - {{ name: per-key, by: api_key, rate: 1000000/second }}"
+      - {{ name: per-ip, by: ip, rate: {per_ip}{how} }}
+      - {{ name: per-user, by: user, rate: 1000000/second{how} }}
+      - {{ name: per-key, by: api_key, rate: 1000000/second{how} }}"
             )
+        };
+        let store = if contestant == Contestant::Sluice {
+            "memory".to_owned()
+        } else {
+            // Counters of their own: a limit that is used up is no other scenario's.
+            let url = format!("redis://127.0.0.1:{}", self.redis_port());
+            format!("{{ redis: {{ url: '{url}', prefix: b{port} }} }}")
         };
         let (limits, routes) = match &setup.limits {
             Limits::None => (String::new(), None),
@@ -254,7 +321,8 @@ impl Stage {
         let sample = "{ format: json, sample: { allowed: 100%, rejected: 100% } }";
         let log = if setup.log { sample } else { "off" };
         let admin = free_port()?.to_string();
-        let fields = [("@LIMITS", limits.as_str()), ("@LOG", log), ("@ADMIN", &admin)];
+        let fields =
+            [("@LIMITS", limits.as_str()), ("@LOG", log), ("@ADMIN", &admin), ("@STORE", &store)];
         let text = include_str!("peers/sluice.yaml");
         let text = match (routes, text.split_once("routes:"), text.split_once("logging:")) {
             (Some(routes), Some((before, _)), Some((_, after))) => {

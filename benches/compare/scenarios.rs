@@ -5,7 +5,10 @@ use crate::load::{Load, Sample, Seen, measure};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::Report;
-use Contestant::{Caddy, Envoy, Haproxy, Nginx, NginxErrorLog, NginxUnbuffered, Sluice};
+use Contestant::{
+    Caddy, Envoy, Haproxy, Nginx, NginxErrorLog, NginxRedis, NginxUnbuffered, Sluice, SluiceLeased,
+    SluiceRedis,
+};
 
 /// One thing to measure.
 pub(crate) struct Scenario {
@@ -21,6 +24,9 @@ const WITH_LIMITS: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy];
 const REJECTING: &[Contestant] = &[Nginx, NginxErrorLog, Sluice, Haproxy, Envoy];
 const WITHOUT: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy, Caddy];
 const BODIES: &[Contestant] = &[Nginx, NginxUnbuffered, Sluice, Haproxy, Envoy, Caddy];
+
+const SHARING: &[Contestant] = &[Nginx, NginxRedis, SluiceRedis, SluiceLeased, Sluice];
+const SHARED_REJECTS: &[Contestant] = &[Nginx, SluiceRedis, Sluice];
 
 /// Milliseconds between an answer and its connection's next request, at a moderate load.
 const PAUSE: u64 = 5;
@@ -78,6 +84,20 @@ pub(crate) fn all() -> Vec<Scenario> {
             load: Load::small(),
             contestants: WITH_LIMITS,
         },
+        Scenario {
+            key: "shared",
+            title: "forwarded; three layers in Redis (and in memory, to compare)",
+            setup: admit(),
+            load: Load::small(),
+            contestants: SHARING,
+        },
+        Scenario {
+            key: "shared_rejects",
+            title: "all rejected; three layers in Redis (and in memory, to compare)",
+            setup: Setup::new(Limits::Reject),
+            load: Load::small(),
+            contestants: SHARED_REJECTS,
+        },
     ]
 }
 
@@ -92,7 +112,7 @@ pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Resu
                 }
                 let sample = scenario.measure(stage, *contestant, options.seconds)?;
                 println!(
-                    "round {round} {:<10} {:<17}{:>9.0} req/s {:>8.2} µs CPU  p50 {:>6.0} µs  p99 {:>6.0} µs",
+                    "round {round} {:<15} {:<17}{:>9.0} req/s {:>8.2} µs CPU  p50 {:>6.0} µs  p99 {:>6.0} µs",
                     scenario.key,
                     contestant.name(),
                     sample.requests_per_second,
@@ -133,8 +153,12 @@ impl Scenario {
 /// The load that profile-guided optimisation learns from: the scenarios' own.
 pub(crate) fn train(stage: &Stage) -> Result<(), Failure> {
     for scenario in all() {
-        let sample = scenario.measure(stage, Sluice, 2)?;
-        println!("trained on {}: {:.0} requests/s", scenario.key, sample.requests_per_second);
+        let here = |ours: &&Contestant| ours.is_ours() && stage.find(**ours).is_ok();
+        for ours in scenario.contestants.iter().filter(here) {
+            let sample = scenario.measure(stage, *ours, 2)?;
+            let rate = sample.requests_per_second;
+            println!("trained {} on {}: {rate:.0} requests/s", ours.name(), scenario.key);
+        }
     }
     Ok(())
 }

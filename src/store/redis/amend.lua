@@ -7,6 +7,7 @@
 
 local key, gateway, change = KEYS[1], ARGV[2], ARGV[4]
 local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[3])
+local rare = rarely()
 
 local function save(kind, stamp, used, carry)
   call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX', life(algorithm, stamp, used, a, b, c, d, e))
@@ -21,17 +22,17 @@ local changes = {}
 
 -- A request in flight has ended.
 function changes.land()
-  local all, own, dead, foreign = flying(key, gateway)
+  local all, own, dead, foreign = rare.flying(key, gateway)
   if foreign or own == 0 then return end
-  if own > cost then fly(key, gateway, own - cost, b) else call('HDEL', key, gateway) end
+  if own > cost then rare.fly(key, gateway, own - cost, b) else call('HDEL', key, gateway) end
 end
 
 -- This gateway is alive, and `cost` requests are in flight here. What the store has forgotten is
 -- told anew; what it counts otherwise may be on its way.
 function changes.beat()
-  local all, own, dead, foreign = flying(key, gateway)
+  local all, own, dead, foreign = rare.flying(key, gateway)
   if foreign then call('DEL', key) end
-  fly(key, gateway, own > 0 and own or cost, b)
+  rare.fly(key, gateway, own > 0 and own or cost, b)
 end
 
 -- The last place in a queue is free again; whoever left another one is closed up on as time goes by.
@@ -52,7 +53,7 @@ end
 -- what has come back since, and only what it cost beyond what was reserved is added.
 local function settle(actual, at, counted)
   local raw = call('GET', key)
-  local own_kind = kind_of(algorithm)
+  local own_kind = KINDS[algorithm]
   local kind, stamp, used, carry = own_kind, 0, 0, 0
   if raw then kind, stamp, used, carry = unpack_bytes(STATE, raw) end
   if flags >= 4 then
@@ -110,12 +111,12 @@ end
 function changes.owe()
   local _, owed_stamp, owed_used, owed_carry = unpack_bytes(STATE, ARGV[5])
   if algorithm == LOG then
-    local log = log_load(key, call('TYPE', key).ok == 'string' and call('GET', key), b)
+    local log = rare.log_load(key, call('TYPE', key).ok == 'string' and call('GET', key), b)
     local tokens = min(owed_used, max(a - log.used, 0))
-    if tokens > 0 and owed_stamp > log.at - b then log_take(key, log, tokens, b) end
+    if tokens > 0 and owed_stamp > log.at - b then rare.log_take(key, log, tokens, b) end
     return
   end
-  local own_kind = kind_of(algorithm)
+  local own_kind = KINDS[algorithm]
   local kind, stamp, used, carry = load(key, call('TYPE', key).ok == 'string' and call('GET', key))
   used, carry = read_as(own_kind, kind, used, carry)
   stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
@@ -134,7 +135,7 @@ end
 function changes.strike()
   local moment = unpack_bytes('<d', ARGV[5])
   for _, member in ipairs(call('ZRANGEBYSCORE', key, moment, moment)) do
-    if log_cost(member) == cost then
+    if rare.log_cost(member) == cost then
       call('ZREM', key, member)
       call('ZINCRBY', key, cost, 't')
       return

@@ -116,96 +116,106 @@ local function life(algorithm, stamp, used, a, b, c, d, e)
   return millis
 end
 
-local function kind_of(algorithm)
-  if algorithm == LEAKY then return BUCKET end
-  if algorithm == CALENDAR then return FIXED end
-  return algorithm
-end
+-- What an algorithm counts in.
+local KINDS = { [0] = BUCKET, FIXED, SLIDING, LOG, CONCURRENCY, BUCKET, FIXED }
 
--- A log is a sorted set. An admission's moment is its score, its name is <number>:<cost>. Two more
--- members have scores of at most zero: 't' is minus the sum of all costs, 's' minus the last number.
-local function log_cost(member)
-  return tonumber(string.match(member, ':(%d+)$'))
-end
+-- Logs and requests in flight: what they need is made only where it is needed, since a script is
+-- run from its first line for every decision.
+local function rarely()
+  -- A log is a sorted set. An admission's moment is its score, its name is <number>:<cost>. Two more
+  -- members have scores of at most zero: 't' is minus the sum of all costs, 's' minus the last number.
+  local function log_cost(member)
+    return tonumber(string.match(member, ':(%d+)$'))
+  end
 
--- What numbers remain of a log for an algorithm that keeps none.
-local function log_summary(key)
-  local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  if not last[1] or tonumber(last[2]) <= 0 then return 0, 0 end
-  return tonumber(last[2]), -tonumber(call('ZSCORE', key, 't'))
+  -- What numbers remain of a log for an algorithm that keeps none.
+  local function log_summary(key)
+    local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    if not last[1] or tonumber(last[2]) <= 0 then return 0, 0 end
+    return tonumber(last[2]), -tonumber(call('ZSCORE', key, 't'))
+  end
+
+  -- A log as it is now: the moment that counts, what is used, and how to write it.
+  local function log_load(key, raw, window)
+    local log = { used = 0, newest = now, at = now, gone = 0 }
+    local last = not raw and redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES') or { err = true }
+    if last.err then
+      -- Another algorithm counted until now.
+      log.foreign = true
+      if raw then
+        local kind, stamp, used, carry = unpack_bytes(STATE, raw)
+        used = read_as(LOG, kind, used, carry)
+        if used > 0 then
+          log.at, log.newest = max(now, stamp), stamp
+          if stamp > log.at - window then log.used, log.first = used, stamp end
+        end
+      end
+      return log
+    end
+    if last[1] and tonumber(last[2]) > 0 then
+      log.newest = tonumber(last[2])
+      log.at = max(now, log.newest)
+      log.used = -tonumber(call('ZSCORE', key, 't'))
+      for _, member in ipairs(call('ZRANGEBYSCORE', key, '(0', log.at - window)) do
+        log.gone = log.gone + log_cost(member)
+      end
+      log.used = log.used - log.gone
+    end
+    return log
+  end
+
+  local function log_take(key, log, cost, window)
+    if log.foreign then
+      call('DEL', key)
+      if log.first then call('ZADD', key, log.first, '0:' .. string.format('%d', log.used)) end
+    elseif log.gone > 0 then
+      call('ZREMRANGEBYSCORE', key, '(0', log.at - window)
+    end
+    local number = string.sub(call('ZINCRBY', key, -1, 's'), 2)
+    call('ZADD', key, log.at, number .. ':' .. string.format('%d', cost), -(log.used + cost), 't')
+    call('PEXPIRE', key, life(BUCKET, log.at + window, 0, 0, 1, 1))
+  end
+
+  -- Requests in flight: a hash of gateway → count, and until when it counts. A gateway that dies does
+  -- not say so any more, and its part is free.
+  local FLYING = '<I4d'
+  local function flying(key, gateway)
+    local fields = redis.pcall('HGETALL', key)
+    if fields.err then return 0, 0, {}, true end
+    local all, own, dead = 0, 0, {}
+    for i = 1, #fields, 2 do
+      local count, till = unpack_bytes(FLYING, fields[i + 1])
+      if till <= now then
+        dead[#dead + 1] = fields[i]
+      else
+        all = all + count
+        if fields[i] == gateway then own = count end
+      end
+    end
+    return all, own, dead, false
+  end
+
+  local function fly(key, gateway, own, lease)
+    call('HSET', key, gateway, pack(FLYING, own, now + lease))
+    call('PEXPIRE', key, ceil(lease / 1000))
+  end
+
+  return {
+    log_cost = log_cost,
+    log_summary = log_summary,
+    log_load = log_load,
+    log_take = log_take,
+    flying = flying,
+    fly = fly,
+  }
 end
 
 -- A state in numbers, as of when it was written.
 local function load(key, raw)
   if raw then return unpack_bytes(STATE, raw) end
   if call('TYPE', key).ok == 'zset' then
-    local stamp, used = log_summary(key)
+    local stamp, used = rarely().log_summary(key)
     return LOG, stamp, used, 0
   end
   return BUCKET, 0, 0, 0
-end
-
--- A log as it is now: the moment that counts, what is used, and how to write it.
-local function log_load(key, raw, window)
-  local log = { used = 0, newest = now, at = now, gone = 0 }
-  local last = not raw and redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES') or { err = true }
-  if last.err then
-    -- Another algorithm counted until now.
-    log.foreign = true
-    if raw then
-      local kind, stamp, used, carry = unpack_bytes(STATE, raw)
-      used = read_as(LOG, kind, used, carry)
-      if used > 0 then
-        log.at, log.newest = max(now, stamp), stamp
-        if stamp > log.at - window then log.used, log.first = used, stamp end
-      end
-    end
-    return log
-  end
-  if last[1] and tonumber(last[2]) > 0 then
-    log.newest = tonumber(last[2])
-    log.at = max(now, log.newest)
-    log.used = -tonumber(call('ZSCORE', key, 't'))
-    for _, member in ipairs(call('ZRANGEBYSCORE', key, '(0', log.at - window)) do
-      log.gone = log.gone + log_cost(member)
-    end
-    log.used = log.used - log.gone
-  end
-  return log
-end
-
-local function log_take(key, log, cost, window)
-  if log.foreign then
-    call('DEL', key)
-    if log.first then call('ZADD', key, log.first, '0:' .. string.format('%d', log.used)) end
-  elseif log.gone > 0 then
-    call('ZREMRANGEBYSCORE', key, '(0', log.at - window)
-  end
-  local number = string.sub(call('ZINCRBY', key, -1, 's'), 2)
-  call('ZADD', key, log.at, number .. ':' .. string.format('%d', cost), -(log.used + cost), 't')
-  call('PEXPIRE', key, life(BUCKET, log.at + window, 0, 0, 1, 1))
-end
-
--- Requests in flight: a hash of gateway → count, and until when it counts. A gateway that dies does
--- not say so any more, and its part is free.
-local FLYING = '<I4d'
-local function flying(key, gateway)
-  local fields = redis.pcall('HGETALL', key)
-  if fields.err then return 0, 0, {}, true end
-  local all, own, dead = 0, 0, {}
-  for i = 1, #fields, 2 do
-    local count, till = unpack_bytes(FLYING, fields[i + 1])
-    if till <= now then
-      dead[#dead + 1] = fields[i]
-    else
-      all = all + count
-      if fields[i] == gateway then own = count end
-    end
-  end
-  return all, own, dead, false
-end
-
-local function fly(key, gateway, own, lease)
-  call('HSET', key, gateway, pack(FLYING, own, now + lease))
-  call('PEXPIRE', key, ceil(lease / 1000))
 end

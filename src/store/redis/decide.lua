@@ -10,7 +10,9 @@
 
 local gateway = ARGV[2]
 local raws = call('MGET', unpack(KEYS))
-local admitted, reply, writes = 1, {}, {}
+local admitted, reply = 1, {}
+-- What is written if the request is admitted: states and how long they live; the rest as functions.
+local states, lives, others, rare = {}, {}, {}, nil
 
 -- As many of the oldest admissions as it takes to tell when there is room.
 local function log_reply(key, log, cost, count, window)
@@ -24,7 +26,7 @@ local function log_reply(key, log, cost, count, window)
       local some = call('ZRANGEBYSCORE', key, edge, '+inf', 'WITHSCORES', 'LIMIT', from, step)
       if #some == 0 then break end
       for i = 1, #some, 2 do
-        local tokens = log_cost(some[i])
+        local tokens = rare.log_cost(some[i])
         entries[#entries + 1] = pack('<dI4', tonumber(some[i + 1]), tokens)
         sum = sum + tokens
         if sum >= need then break end
@@ -40,43 +42,47 @@ for i = 1, #KEYS do
   local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[i + 2])
   local allowed
   if algorithm == LOG then
-    local log = log_load(key, raw, b)
+    rare = rare or rarely()
+    local log = rare.log_load(key, raw, b)
     allowed = cost <= max(a - log.used, 0)
     reply[i] = log_reply(key, log, cost, a, b)
-    if allowed then writes[i] = { LOG, log, cost, b } end
+    if allowed then others[i] = function() rare.log_take(key, log, cost, b) end end
   elseif algorithm == CONCURRENCY then
-    local all, own, dead, foreign = flying(key, gateway)
+    rare = rare or rarely()
+    local all, own, dead, foreign = rare.flying(key, gateway)
     allowed = all + cost <= a
     reply[i] = pack(STATE, CONCURRENCY, now, all, 0)
-    if allowed then writes[i] = { CONCURRENCY, own + cost, dead, foreign, b } end
+    if allowed then
+      others[i] = function()
+        if foreign then call('DEL', key) end
+        if #dead > 0 then call('HDEL', key, unpack(dead)) end
+        rare.fly(key, gateway, own + cost, b)
+      end
+    end
   else
     local kind, stamp, used, carry = load(key, raw)
     reply[i] = raw or pack(STATE, kind, stamp, used, carry)
-    local own_kind = kind_of(algorithm)
-    used, carry = read_as(own_kind, kind, used, carry)
+    local own_kind = KINDS[algorithm]
+    if kind ~= own_kind then used, carry = read_as(own_kind, kind, used, carry) end
     stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
     local room = room_of(algorithm, stamp, used, carry, a, b, c, d)
     if flags >= 2 then cost = min(cost, room) end
     allowed = cost <= room
     if allowed and cost > 0 then
       used = used + cost
-      writes[i] = { pack(STATE, own_kind, stamp, used, carry), life(algorithm, stamp, used, a, b, c, d, e) }
+      states[i] = pack(STATE, own_kind, stamp, used, carry)
+      lives[i] = life(algorithm, stamp, used, a, b, c, d, e)
     end
   end
   if not allowed and flags % 2 == 0 then admitted = 0 end
 end
 
 if admitted == 1 then
-  for i, write in pairs(writes) do
-    local key = KEYS[i]
-    if write[1] == LOG then
-      log_take(key, write[2], write[3], write[4])
-    elseif write[1] == CONCURRENCY then
-      if write[4] then call('DEL', key) end
-      if #write[3] > 0 then call('HDEL', key, unpack(write[3])) end
-      fly(key, gateway, write[2], write[5])
-    else
-      call('SET', key, write[1], 'PX', write[2])
+  for i = 1, #KEYS do
+    if states[i] then
+      call('SET', KEYS[i], states[i], 'PX', lives[i])
+    elseif others[i] then
+      others[i]()
     end
   end
 end
