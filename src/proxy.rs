@@ -41,7 +41,11 @@ pub async fn handle(
     let no_body = request.body().is_end_stream();
     let mut request = Some(request);
     Ok(match pass(&mut exchange, &mut request).await {
-        Ok(answer) => respond::relayed(exchange, answer),
+        Ok(answer) => {
+            let mut response = respond::relayed(exchange, answer);
+            response.body_mut().told().await;
+            response
+        }
         Err(refusal) => {
             let read = no_body || body::discard(request, &exchange.worker.deadlines).await;
             respond::refused(exchange, &refusal, read)

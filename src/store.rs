@@ -15,6 +15,8 @@ mod redis;
 use crate::clock::Micros;
 use crate::config::model::OnFailure;
 use crate::limit::{Quota, Verdict};
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 pub use self::redis::{Redis, on_worker};
 pub use key::{Part, Subject};
@@ -102,6 +104,16 @@ impl Hold {
     }
 }
 
+/// What comes of settling a cost.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// What the limit holds then, unless that makes no difference any more.
+    pub verdict: Option<Verdict>,
+    /// A shared store is told in the background: this comes to an end when it has been, or cannot
+    /// be.
+    pub told: Option<oneshot::Receiver<()>>,
+}
+
 /// How long the caller must wait so that every limit that rejects now would let them pass.
 pub fn retry_after(charges: &[Charge<'_>]) -> Micros {
     let enforcing = charges.iter().filter(|charge| !charge.shadow);
@@ -154,18 +166,24 @@ impl Store {
         }
     }
 
+    /// How long a shared store may take.
+    pub fn deadline(&self) -> Duration {
+        match self {
+            Self::Memory(_) => Duration::ZERO,
+            Self::Redis(redis) => redis.deadline(),
+        }
+    }
+
     /// Whether others have a part in it.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
     }
 
-    /// Counts a request by what it came to, rather than by what was reserved for it. Says what the
-    /// limit holds then, unless that makes no difference any more. A shared store is told in the
-    /// background.
-    pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
+    /// Counts a request by what it came to, rather than by what was reserved for it.
+    pub fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Settled {
         match self {
             Self::Redis(redis) if hold.shared.is_some() => redis.settle(hold, actual, now),
-            _ => self.local().settle(hold, actual, now),
+            _ => Settled { verdict: self.local().settle(hold, actual, now), told: None },
         }
     }
 

@@ -1,7 +1,7 @@
 //! The response's body as it passes: nothing is held whole, and the backend waits for the caller.
 
 use super::exchange::Exchange;
-use super::settle::End;
+use super::settle::{End, Telling};
 use crate::deadline::Deadlines;
 use crate::upstream::answer::Framing;
 use crate::upstream::connection::{BodyError, Connection};
@@ -66,6 +66,9 @@ pub struct Relayed {
     exchange: Box<Exchange>,
     bytes: u64,
     whole: bool,
+    /// A shared store is being told what the request cost: the last frame waits for that.
+    telling: Option<Telling>,
+    last: Option<Frame<Bytes>>,
 }
 
 /// A connection in use, and where it belongs.
@@ -85,7 +88,9 @@ impl Body {
         exchange: Box<Exchange>,
     ) -> Self {
         let lease = Some(lease);
-        let mut body = Relayed { lease, framing, reusable, exchange, bytes: 0, whole: false };
+        let (telling, last) = (None, None);
+        let mut body =
+            Relayed { lease, framing, reusable, exchange, bytes: 0, whole: false, telling, last };
         if body.framing.is_over() {
             body.end();
         }
@@ -93,11 +98,24 @@ impl Body {
     }
 }
 
+impl Body {
+    /// If the head is all there is, it waits for what the request cost to be told.
+    pub(super) async fn told(&mut self) {
+        if let Self::Relayed(body) = self
+            && body.framing.is_over()
+            && let Some(telling) = &mut body.telling
+        {
+            std::future::poll_fn(|cx| telling.poll(cx)).await;
+            body.telling = None;
+        }
+    }
+}
+
 impl Relayed {
     /// The body came to its end in good order.
     fn end(&mut self) {
         self.whole = true;
-        self.exchange.settle(End::Whole);
+        self.telling = self.exchange.settle(End::Whole);
         self.exchange.endpoint = None;
         let Some(Lease { mut connection, pool }) = self.lease.take() else { return };
         drop(connection.take_guard());
@@ -124,13 +142,18 @@ impl HttpBody for Body {
         let Self::Relayed(body) = &mut *self else {
             return Poll::Ready(None);
         };
+        if let Some(telling) = &mut body.telling {
+            ready!(telling.poll(cx));
+            body.telling = None;
+            return Poll::Ready(body.last.take().map(Ok));
+        }
         let Some(lease) = &mut body.lease else { return Poll::Ready(None) };
         let frame = ready!(lease.connection.poll_frame(&mut body.framing, cx));
         match &frame {
             None => body.end(),
             Some(Err(_)) => {
                 body.lease = None;
-                body.exchange.settle(End::Failed);
+                drop(body.exchange.settle(End::Failed));
             }
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
@@ -145,13 +168,17 @@ impl HttpBody for Body {
                 }
             }
         }
+        if body.telling.is_some() {
+            body.last = frame.and_then(Result::ok);
+            return self.poll_frame(cx);
+        }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Relayed(body) => body.framing.is_over(),
+            Self::Relayed(body) => body.framing.is_over() && body.telling.is_none(),
         }
     }
 

@@ -7,7 +7,7 @@ use super::identify::Caller;
 use super::judge::{Admission, Judgement};
 use super::present::Present;
 use super::refusal::Refusal;
-use super::settle::{End, Settlement};
+use super::settle::{End, Settlement, Telling};
 use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
@@ -165,11 +165,11 @@ impl Exchange {
         line
     }
 
-    /// Settles what is still owed.
-    pub(super) fn settle(&mut self, end: End) {
-        if let Some(mut settlement) = self.settlement.take() {
-            settlement.end(end, &mut self.judgement.said);
-        }
+    /// Settles what is still owed. What a shared store has not heard yet is returned.
+    pub(super) fn settle(&mut self, end: End) -> Option<Telling> {
+        let mut settlement = self.settlement.take()?;
+        settlement.end(end, &mut self.judgement.said);
+        settlement.telling()
     }
 
     /// The last byte is out, or will never be: writes the log's line. Only the first call counts.

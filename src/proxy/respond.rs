@@ -39,7 +39,7 @@ pub(super) fn refused(
     body_read: bool,
 ) -> Response<Body> {
     let failed = matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout);
-    exchange.settle(if failed { End::NoAnswer } else { End::Refused });
+    drop(exchange.settle(if failed { End::NoAnswer } else { End::Refused }));
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();

@@ -19,8 +19,12 @@ use crate::store::{Hold, Store};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
 
 /// What an admitted request has reserved. However the exchange ends, it is settled once.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(super) struct Settlement {
     sent: bool,
     /// The backend says that it failed.
     failed: bool,
+    /// What a shared store has not heard yet.
+    untold: Vec<oneshot::Receiver<()>>,
 }
 
 /// One limit's part.
@@ -112,7 +118,8 @@ impl Settlement {
             })
             .collect();
         let (gateway, uploaded) = (Arc::clone(gateway), None);
-        let new = Self { gateway, owed, uploaded, sent: false, failed: false };
+        let untold = Vec::new();
+        let new = Self { gateway, owed, uploaded, sent: false, failed: false, untold };
         Some(Box::new(new)).filter(|settlement| !settlement.owed.is_empty())
     }
 
@@ -134,7 +141,7 @@ impl Settlement {
             Meter::Header(name) => {
                 let cost = headers.get(&*name).and_then(number);
                 if let Some(cost) = owed.untold(cost, status.is_server_error()) {
-                    owed.settle(store, cost, now, said);
+                    self.untold.extend(owed.settle(store, cost, now, said));
                 }
                 false
             }
@@ -177,9 +184,39 @@ impl Settlement {
                 }
             };
             if let Some(cost) = cost {
-                owed.settle(&self.gateway.store, cost, now, said);
+                self.untold.extend(owed.settle(&self.gateway.store, cost, now, said));
             }
         }
+    }
+}
+
+/// What a shared store is being told; the last byte waits for it, but not for long.
+pub(super) struct Telling {
+    untold: Vec<oneshot::Receiver<()>>,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Telling {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.untold.retain_mut(|told| Pin::new(told).poll(cx).is_pending());
+        if self.untold.is_empty() { Poll::Ready(()) } else { self.deadline.as_mut().poll(cx) }
+    }
+}
+
+impl std::fmt::Debug for Telling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} untold", self.untold.len())
+    }
+}
+
+impl Settlement {
+    /// What has to be waited for, if anything.
+    pub(super) fn telling(&mut self) -> Option<Telling> {
+        if self.untold.is_empty() {
+            return None;
+        }
+        let deadline = Box::pin(tokio::time::sleep(self.gateway.store.deadline()));
+        Some(Telling { untold: std::mem::take(&mut self.untold), deadline })
     }
 }
 
@@ -191,12 +228,20 @@ impl Drop for Settlement {
 }
 
 impl Owed {
-    fn settle(&self, store: &Store, cost: u32, now: Micros, said: &mut [Said]) {
-        if let Some(verdict) = store.settle(&self.hold, cost, now)
+    fn settle(
+        &self,
+        store: &Store,
+        cost: u32,
+        now: Micros,
+        said: &mut [Said],
+    ) -> Option<oneshot::Receiver<()>> {
+        let settled = store.settle(&self.hold, cost, now);
+        if let Some(verdict) = settled.verdict
             && let Some(said) = said.get_mut(self.said)
         {
             said.verdict = verdict;
         }
+        settled.told
     }
 
     /// A cost that nobody told: nothing if the backend failed, otherwise what was reserved.

@@ -34,7 +34,7 @@ mod wire;
 
 use super::key::Seed;
 use super::memory::{Memory, Registry};
-use super::{Charge, Decision, Hold, LimitId, StoreError};
+use super::{Charge, Decision, Hold, LimitId, Settled, StoreError};
 use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
 use crate::limit::{Quota, Seen, Verdict};
@@ -54,6 +54,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tokio::sync::oneshot;
 use wire::Answer;
 
 /// Links of each worker.
@@ -249,8 +251,12 @@ impl Redis {
         self.shared.release(hold);
     }
 
-    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
-        self.shared.settle(hold, actual, now)
+    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Settled {
+        self.shared.settle(hold, actual, now).unwrap_or_default()
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.shared.options.timeout
     }
 
     /// Connects this worker, so that its first decision need not wait for that.
@@ -473,7 +479,7 @@ impl Shared {
             None => Change::Strike(verdict.at),
         };
         let layer = wire::layer(quota, 0, charge.cost, now);
-        self.queue.put(Amendment { key: self.name_of(charge), layer, change });
+        self.queue.put(Amendment { key: self.name_of(charge), layer, change, done: None });
     }
 
     /// The tally of what this gateway has in flight.
@@ -499,7 +505,7 @@ impl Shared {
             _ => return,
         };
         let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
-        self.queue.put(Amendment { key: name.clone(), layer, change });
+        self.queue.put(Amendment { key: name.clone(), layer, change, done: None });
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.
@@ -510,7 +516,7 @@ impl Shared {
 
     /// The store is told in the background; what the caller hears is what the limit holds then, as
     /// far as this gateway knows.
-    fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
+    fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
         let (name, skew) = hold.shared.as_ref()?;
         let in_force = self.is_in_force(hold);
         let Hold { quota, admitted, .. } = hold;
@@ -518,14 +524,14 @@ impl Shared {
         let flags = if in_force { 0 } else { wire::ELSEWHERE };
         let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
         let layer = wire::layer(quota, flags, admitted.cost, now);
-        self.queue.put(Amendment { key: name.clone(), layer, change });
-        if !in_force {
-            return None;
-        }
+        let (done, told) = oneshot::channel();
+        let amendment = Amendment { key: name.clone(), layer, change, done: Some(done) };
+        self.queue.put(amendment);
         let now = now.saturating_add_signed(*skew).max(admitted.at);
-        let state = quota.settle(Some(counted), admitted, now, actual)?;
-        let said = quota.peek(Seen::State(state), now, admitted.cost);
-        Some(said.by_store())
+        let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);
+        let verdict =
+            state.map(|state| quota.peek(Seen::State(state), now, admitted.cost).by_store());
+        Some(Settled { verdict, told: Some(told) })
     }
 
     /// This worker's links.

@@ -207,3 +207,31 @@ fn a_queue_is_one_smooth_stream_over_two_gateways() {
     println!("at most {most} in 100 ms");
     assert!(most <= 9, "{most}");
 }
+
+#[test]
+fn what_a_request_cost_is_in_the_store_before_its_last_byte_is_out() {
+    let redis = Redis::start();
+    let backend = Backend::answering(|seen| {
+        let body = if seen.target == "/empty" { "" } else { "{\"cost\": 7}" };
+        format!("HTTP/1.1 200 OK\r\nx-cost: 7\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+            .into()
+    });
+    let used = |name: &str| -> u32 {
+        let state: Vec<u8> = redis.run(&["GET", &format!("sluice:1:{name}:i127.0.0.1")]);
+        u32::from_le_bytes(state[9..13].try_into().unwrap())
+    };
+    let limits = "[{ name: header, by: ip, rate: 100000/month, algorithm: fixed_window,
+                     cost: { response_header: X-Cost, reserve: 2 } },
+                   { name: json, by: ip, rate: 100000/month, algorithm: sliding_window,
+                     cost: { response_json: cost, reserve: 9 } }]";
+    let gateway = Gateway::start_in_real_time(&sharing(&backend, &on(&redis), limits));
+    let mut connection = gateway.connect();
+    for number in 1..=100 {
+        let reply = connection.get("/");
+        assert_eq!(reply.status, 200);
+        assert_eq!(used("header"), 7 * number);
+        assert_eq!(used("json"), 7 * number);
+    }
+    let reply = connection.get("/empty");
+    assert_eq!((reply.status, used("header")), (200, 707));
+}

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 /// How often leases are looked through, and how often this gateway says that it is alive.
@@ -38,6 +39,8 @@ pub(super) struct Amendment {
     /// The limit, and what was taken.
     pub(super) layer: Layer,
     pub(super) change: Change,
+    /// Somebody waits for it.
+    pub(super) done: Option<oneshot::Sender<()>>,
 }
 
 /// What is to be done; see amend.lua.
@@ -250,6 +253,9 @@ impl Loop {
                 Err(refused) => self.shared.metrics.fail(refused.name()),
                 Ok(_) => {}
             }
+            if let Some(done) = amendment.done {
+                let _ = done.send(());
+            }
             self.waiting.fetch_sub(1, Ordering::Release);
         }
         trouble.map_or(Ok(()), Err)
@@ -265,7 +271,7 @@ impl Loop {
         self.waiting.fetch_add(due.len(), Ordering::Relaxed);
         self.pending.extend(due.into_iter().map(|(key, due)| {
             let layer = wire::layer(&due.quota, 0, 1, now);
-            Amendment { key, layer, change: Change::Owe(due.state) }
+            Amendment { key, layer, change: Change::Owe(due.state), done: None }
         }));
     }
 
@@ -278,6 +284,7 @@ impl Loop {
             key: key.clone(),
             layer: wire::layer(&flying.quota, 0, flying.count, now),
             change: Change::Beat,
+            done: None,
         }));
     }
 
