@@ -93,6 +93,10 @@ async fn decisions(store: &Arc<Store>, quota: &Quota, limits: &[LimitId], count:
     }
 }
 
+fn adopt(store: &Store, quota: &Quota, limits: &[LimitId]) {
+    store.adopt(limits.iter().map(|limit| (*limit, [quota.clone()].into())).collect());
+}
+
 fn main() {
     let server = Server::start();
     let url = format!("redis://127.0.0.1:{}", server.port);
@@ -119,6 +123,7 @@ fn main() {
         for layers in [1, 3, 5] {
             let limits: Vec<_> =
                 (0..layers).map(|n| store.limit_id(&format!("{name}-{layers}-{n}"))).collect();
+            adopt(&store, quota, &limits);
             runtime.block_on(decisions(&store, quota, &limits, 2000, 1000));
             let before = server.cpu();
             runtime.block_on(decisions(&store, quota, &limits, DECISIONS, 1000));
@@ -129,6 +134,7 @@ fn main() {
     // Counters that stay for a day.
     let slow = Quota::token_bucket(Rate { count: 100, window: 86_400 * SECOND }, None).unwrap();
     let limit = store.limit_id("per-ip");
+    adopt(&store, &slow, &[limit]);
     let before = server.memory();
     runtime.block_on(decisions(&store, &slow, &[limit], CALLERS as usize, CALLERS));
     let each = (server.memory() - before) as f64 / f64::from(CALLERS);

@@ -110,7 +110,10 @@ impl Gateway {
             Lasting { store: &self.store, metrics: &self.metrics, previous: Some(&previous) };
         let next = Snapshot::build(config, self.clock.now(), lasting);
         for name in next.begun_anew(&previous) {
-            tracing::warn!("the limit '{name}' begins anew: requests in flight are no used tokens");
+            tracing::warn!(
+                "the limit '{name}' begins anew: it counts otherwise (requests in flight are no used \
+                 tokens, and other shards are other counters)"
+            );
         }
         self.store.adopt(next.registry());
         let generation = next.generation;

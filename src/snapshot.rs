@@ -301,8 +301,11 @@ impl Snapshot {
 
     /// Limits whose counters mean nothing to what they are now: requests in flight are not used
     /// tokens, and used tokens are not in flight. They begin anew.
+    /// So do the parts of a limit that is split otherwise.
     pub fn begun_anew(&self, previous: &Self) -> BTreeSet<&str> {
-        let in_flight = |limit: &Arc<Limit>| limit.quotas.iter().any(Quota::is_concurrency);
+        let in_flight = |limit: &Arc<Limit>| {
+            (limit.quotas.iter().any(Quota::is_concurrency), limit.shards.len())
+        };
         let before: HashMap<_, _> = previous.limits().map(|l| (l.id, in_flight(l))).collect();
         let changed = |l: &&Arc<Limit>| before.get(&l.id).is_some_and(|was| *was != in_flight(l));
         self.limits().filter(changed).map(|limit| limit.name.as_str()).collect()

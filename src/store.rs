@@ -93,8 +93,19 @@ pub struct Hold {
     admitted: Verdict,
     /// Counted among newcomers beyond the cap.
     overflow: bool,
-    /// In a shared store: what its counter is called, and how far that store's clock is from ours.
-    shared: Option<(Box<[u8]>, i64)>,
+    /// Where it is, if it is in a shared store.
+    shared: Option<InStore>,
+}
+
+/// A counter in a shared store.
+#[derive(Clone, Debug)]
+struct InStore {
+    /// What it is called.
+    key: Box<[u8]>,
+    /// How far the store's clock is from ours.
+    skew: i64,
+    /// What the request is called there while it is in flight.
+    flight: u64,
 }
 
 impl Hold {

@@ -104,7 +104,12 @@ fn limit(
     let candidate = candidate.and_then(|(quotas, node)| {
         quotas::affordable(&quotas, &cost.cost, node, callers, cx);
         let name = names.take(None, Some(format!("{}/candidate", limit.name)), node, cx)?;
-        Some(Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() })
+        let mut candidate = Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() };
+        if !can_be_leased(&candidate.quotas) {
+            candidate.consistency = Consistency::Exact;
+        }
+        candidate.shards = 1;
+        Some(candidate)
     });
     std::iter::once(limit).chain(candidate).collect()
 }
@@ -130,11 +135,7 @@ fn sharing(
     let gcra = matches!(algorithm, Some(Kind::Scalar(scalar)) if scalar.text == "gcra");
     let consistency = fields.get("consistency").and_then(|node| {
         let way = one_of(node, cx, "a consistency", &WAYS)?;
-        let every = |quotas: &Quotas| match quotas {
-            Quotas::Fixed(quota) => quota.can_be_leased(),
-            Quotas::ByPlan(quotas) => quotas.iter().all(Quota::can_be_leased),
-        };
-        if way == Consistency::Leased && (gcra || !quotas.is_none_or(every)) {
+        if way == Consistency::Leased && (gcra || !quotas.is_none_or(can_be_leased)) {
             let message = "only a token_bucket, a fixed_window or a sliding_window can be leased";
             cx.error(node, message);
         }
@@ -159,6 +160,13 @@ fn sharing(
         on_failure: on_failure.unwrap_or(names.on_failure),
         consistency: consistency.unwrap_or_default(),
         shards: shards.unwrap_or(1).max(1),
+    }
+}
+
+fn can_be_leased(quotas: &Quotas) -> bool {
+    match quotas {
+        Quotas::Fixed(quota) => quota.can_be_leased(),
+        Quotas::ByPlan(quotas) => quotas.iter().all(Quota::can_be_leased),
     }
 }
 

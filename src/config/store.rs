@@ -133,7 +133,19 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
             Some((failures.unwrap_or(5), probe_after))
         })
         .unwrap_or((5, Duration::from_secs(1)));
-    let tls = fields.get("tls").and_then(|node| tls(node, cx));
+    let tls = fields.get("tls").and_then(|node| {
+        let secure = |url: &RedisUrl| url.as_str().starts_with("rediss:");
+        let anywhere = match &servers {
+            None => true, // has been reported
+            Some(RedisServers::One(url)) => secure(url),
+            Some(RedisServers::Cluster(urls)) => urls.iter().all(secure),
+            Some(RedisServers::Sentinel(s)) => s.tls || s.nodes.iter().all(secure),
+        };
+        if !anywhere {
+            cx.error_with_help(node, "nothing here speaks TLS", "rediss://".to_owned());
+        }
+        tls(node, cx)
+    });
     fields.finish(cx);
     let prefix = prefix.unwrap_or_else(|| "sluice".to_owned());
     let default = SharedStore::at(servers?);

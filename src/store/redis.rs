@@ -34,7 +34,7 @@ mod wire;
 
 use super::key::Seed;
 use super::memory::{Memory, Registry};
-use super::{Charge, Decision, Hold, LimitId, Settled, StoreError};
+use super::{Charge, Decision, Hold, InStore, LimitId, Settled, StoreError};
 use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
 use crate::limit::{Quota, Seen, Verdict};
@@ -53,9 +53,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use wire::Answer;
 
 /// Links of each worker.
@@ -76,8 +77,12 @@ pub fn on_worker(index: usize) {
 pub(super) enum Trouble {
     /// Not within the deadline.
     Late,
-    /// No connection, or it broke.
+    /// It was not even tried: the last attempt to connect has just failed, or the breaker is open.
+    Untried,
+    /// No connection.
     Unreachable,
+    /// The connection broke: whether it had been done nobody knows.
+    Broken,
     /// A primary that was demoted.
     ReadOnly,
     /// It has just started.
@@ -89,11 +94,16 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// Whether what was asked may have been done all the same.
+    pub(super) fn in_doubt(self) -> bool {
+        matches!(self, Self::Late | Self::Broken)
+    }
+
     /// What metrics and logs call it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Late => "timeout",
-            Self::Unreachable => "unreachable",
+            Self::Untried | Self::Unreachable | Self::Broken => "unreachable",
             Self::ReadOnly => "readonly",
             Self::Loading => "loading",
             Self::Full => "out_of_memory",
@@ -126,7 +136,8 @@ struct Shared {
     seed: Seed,
     /// What each gateway enforces by itself while the store is away; counts of rejects, always.
     local: Memory,
-    /// By limit: how its keys begin.
+    /// By limit: how its keys begin. Those of limits that are in force are looked up without a lock.
+    names: Mutex<Vec<Arc<[u8]>>>,
     prefixes: ArcSwap<Vec<Arc<[u8]>>>,
     /// Quotas in force, to tell whether a hold still means what it meant.
     registry: ArcSwap<Registry>,
@@ -140,6 +151,9 @@ struct Shared {
     owed: Owed,
     /// Requests in flight, by the counter they are in.
     flying: Mutex<HashMap<Box<[u8]>, Flying>>,
+    flights: AtomicU64,
+    /// How far the store's clock was from ours, last time.
+    skew: AtomicI64,
     queue: background::Queue,
     metrics: Arc<StoreMetrics>,
 }
@@ -147,8 +161,16 @@ struct Shared {
 /// This gateway's part of a concurrency limit's counter.
 #[derive(Debug)]
 struct Flying {
-    count: u32,
+    /// Each by its number, and how many places it has.
+    flights: HashMap<u64, u32>,
     quota: Quota,
+}
+
+/// A decision by the store.
+struct Asked {
+    answer: Answer,
+    /// What the request is called while it is in flight.
+    flight: u64,
 }
 
 /// Keys of one decision in this process's tables.
@@ -185,6 +207,7 @@ impl Redis {
             name: format!("{:016x}", fastrand::u64(..)),
             seed: Seed::random(),
             local: Memory::new(options.max_keys),
+            names: Mutex::default(),
             prefixes: ArcSwap::default(),
             registry: ArcSwap::default(),
             scripts: Scripts::new(edit),
@@ -195,6 +218,8 @@ impl Redis {
             leases: Leases::new(),
             owed: Owed::default(),
             flying: Mutex::default(),
+            flights: AtomicU64::new(1),
+            skew: AtomicI64::new(0),
             queue,
             metrics,
             options: Arc::new(options),
@@ -219,15 +244,13 @@ impl Redis {
 
     pub(super) fn limit_id(&self, name: &str) -> LimitId {
         let id = self.shared.local.limit_id(name);
-        let prefix: Arc<[u8]> = keys::of_limit(&self.shared.options.prefix, name).into();
-        self.shared.prefixes.rcu(|prefixes| {
-            let mut prefixes = Vec::clone(prefixes);
-            if prefixes.len() <= id.0 as usize {
-                prefixes.resize(id.0 as usize + 1, Arc::default());
-            }
-            prefixes[id.0 as usize] = Arc::clone(&prefix);
-            prefixes
-        });
+        let mut names = self.shared.names.lock();
+        if names.len() <= id.0 as usize {
+            names.resize(id.0 as usize + 1, Arc::default());
+        }
+        if names[id.0 as usize].is_empty() {
+            names[id.0 as usize] = keys::of_limit(&self.shared.options.prefix, name).into();
+        }
         id
     }
 
@@ -236,6 +259,7 @@ impl Redis {
         let mine = |quotas: &[Quota]| quotas.iter().map(|quota| quota.share(share, 1)).collect();
         let local = registry.iter().map(|(id, quotas)| (*id, mine(quotas))).collect();
         self.shared.local.adopt(local);
+        self.shared.prefixes.store(Arc::new(self.shared.names.lock().clone()));
         self.shared.registry.store(Arc::new(registry));
         // Blocks were taken by the numbers before.
         self.shared.end_leases(None);
@@ -307,10 +331,11 @@ impl Shared {
             self.metrics.recalled.increment();
             return Ok(decision);
         }
+        let deadline = Instant::now() + self.options.timeout;
         let decided = if charges.iter().any(|charge| charge.leased) {
-            self.charge_leased(charges, &keys, now).await
+            self.charge_leased(charges, &keys, now, deadline).await
         } else {
-            self.charge_exact(charges, &keys, now).await
+            self.charge_exact(charges, &keys, now, deadline).await
         };
         match decided {
             Ok(decision) => Ok(decision),
@@ -345,13 +370,15 @@ impl Shared {
         charges: &mut [Charge<'_>],
         keys: &[u64],
         now: Micros,
+        deadline: Instant,
     ) -> Result<Decision, Trouble> {
         if matches!(self.options.servers, RedisServers::Cluster(_)) && charges.len() > 1 {
-            return self.charge_scattered(charges, now).await;
+            return self.charge_scattered(charges, now, deadline).await;
         }
-        let answer = self.ask(charges, now).await?;
-        let skew = skew(answer.now, now);
-        let decision = self.decided(charges, &answer, skew);
+        let asked = self.ask(charges, now, deadline).await?;
+        let skew = skew(asked.answer.now, now);
+        let decision = self.decided(charges, &asked, skew);
+        let answer = asked.answer;
         let gives_back = matches!(self.options.servers, RedisServers::Cluster(_));
         if decision.rejected_by.is_some() && !gives_back {
             self.denials.remember(charges, keys, answer.before.into_vec(), (now, skew));
@@ -360,20 +387,51 @@ impl Shared {
     }
 
     /// Asks the store for a decision on these charges.
-    async fn ask(&self, charges: &[Charge<'_>], now: Micros) -> Result<Answer, Trouble> {
-        let mut command = Decide::new(charges.len(), &self.name, self.own_time.then_some(now));
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        now: Micros,
+        deadline: Instant,
+    ) -> Result<Asked, Trouble> {
+        let flies = charges.iter().any(|charge| charge.quota.is_concurrency());
+        let flight = if flies { self.flights.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let name = if flies { self.flight_name(flight) } else { String::new() };
+        let mut command = Decide::new(charges.len(), &name, self.own_time.then_some(now));
         for charge in charges {
             self.write_name(charge, command.key());
             let flags = if charge.shadow { wire::SHADOW } else { 0 };
-            command.layer(wire::layer(charge.quota, flags, charge.cost, now));
+            command.layer(wire::layer(charge.quota, flags, charge.cost, self.store_now(now)));
         }
-        let reply =
-            self.guarded(now, self.run(&self.scripts.decide, command.finish(), now)).await?;
-        Answer::read(&reply, charges).ok_or(Trouble::Refused)
+        let run = self.run(&self.scripts.decide, command.finish(), now);
+        let reply = self.guarded(now, deadline, run).await?;
+        let answer = Answer::read(&reply, charges).ok_or(Trouble::Refused)?;
+        self.skew.store(skew(answer.now, now), Ordering::Relaxed);
+        Ok(Asked { answer, flight })
+    }
+
+    /// What a request in flight is called; nobody else's is.
+    fn flight_name(&self, flight: u64) -> String {
+        format!("{}:{flight:x}", self.name)
+    }
+
+    /// What this gateway has in flight in a counter, one name for each place.
+    fn flights_in(&self, key: &[u8]) -> Vec<u8> {
+        let flying = self.flying.lock();
+        let flights = flying.get(key).map(|flying| &flying.flights);
+        let places = flights.into_iter().flatten().flat_map(|(flight, places)| {
+            (1..=*places).map(|place| format!("{}.{place} ", self.flight_name(*flight)))
+        });
+        places.collect::<String>().into_bytes()
+    }
+
+    /// About what the store's clock says.
+    fn store_now(&self, now: Micros) -> Micros {
+        now.saturating_add_signed(self.skew.load(Ordering::Relaxed))
     }
 
     /// Writes the verdicts, and says what they come to.
-    fn decided(&self, charges: &mut [Charge<'_>], answer: &Answer, skew: i64) -> Decision {
+    fn decided(&self, charges: &mut [Charge<'_>], asked: &Asked, skew: i64) -> Decision {
+        let (answer, flight) = (&asked.answer, asked.flight);
         let mut decision = Decision::default();
         for (index, (charge, before)) in charges.iter_mut().zip(&answer.before).enumerate() {
             let said = charge.quota.check(before, answer.now, charge.cost);
@@ -386,7 +444,7 @@ impl Shared {
             // Its word counts: it has charged them.
             decision.rejected_by = None;
             for (index, charge) in charges.iter().enumerate() {
-                decision.holds.extend(self.hold(index, charge, skew));
+                decision.holds.extend(self.hold(index, charge, skew, flight));
             }
         } else {
             for (charge, before) in charges.iter_mut().zip(&answer.before) {
@@ -397,19 +455,19 @@ impl Shared {
     }
 
     /// What an admitted charge must give back, or settle.
-    fn hold(&self, index: usize, charge: &Charge<'_>, skew: i64) -> Option<Hold> {
+    fn hold(&self, index: usize, charge: &Charge<'_>, skew: i64, flight: u64) -> Option<Hold> {
         let quota = charge.quota;
         let at_once = quota.is_queue() && charge.verdict.delay() == 0;
         if !charge.verdict.allowed || at_once || !(charge.settles || quota.holds()) {
             return None;
         }
-        let name = self.name_of(charge);
+        let key = self.name_of(charge);
         if quota.is_concurrency() {
             let mut flying = self.flying.lock();
-            let flying = flying
-                .entry(name.clone())
-                .or_insert_with(|| Flying { count: 0, quota: quota.clone() });
-            flying.count += charge.cost;
+            let here = flying
+                .entry(key.clone())
+                .or_insert_with(|| Flying { flights: HashMap::new(), quota: quota.clone() });
+            here.flights.insert(flight, charge.cost);
         }
         Some(Hold {
             charge: index,
@@ -418,94 +476,109 @@ impl Shared {
             quota: quota.clone(),
             admitted: charge.verdict,
             overflow: false,
-            shared: Some((name, skew)),
+            shared: Some(InStore { key, skew, flight }),
         })
     }
 
-    /// Each layer is charged where it lives; what a rejected request had taken is given back.
+    /// Each layer is charged where it lives; what a rejected request had taken is given back. Places
+    /// in a queue are asked for last: they cannot always be given back.
     async fn charge_scattered(
         self: &Arc<Self>,
         charges: &mut [Charge<'_>],
         now: Micros,
+        deadline: Instant,
     ) -> Result<Decision, Trouble> {
-        let answers =
-            script::all(charges.iter().map(|charge| self.ask(std::slice::from_ref(charge), now)))
-                .await;
-        let failed = answers.iter().find_map(|answer| answer.as_ref().err().copied());
+        let mut answers: SmallVec<[Option<Result<Asked, Trouble>>; 4]> =
+            charges.iter().map(|_| None).collect();
         let mut decision = Decision::default();
-        for (index, (charge, answer)) in charges.iter_mut().zip(&answers).enumerate() {
-            let Ok(answer) = answer else { continue };
-            let skew = skew(answer.now, now);
-            let own = self.decided(std::slice::from_mut(charge), answer, skew);
-            if own.rejected_by.is_some() && decision.rejected_by.is_none() {
-                decision.rejected_by = Some(index);
+        let mut failed = None;
+        for queues in [false, true] {
+            let these: SmallVec<[usize; 4]> =
+                (0..charges.len()).filter(|i| charges[*i].quota.is_queue() == queues).collect();
+            let asking = these.iter().map(|i| std::slice::from_ref(&charges[*i]));
+            let asked = script::all(asking.map(|charge| self.ask(charge, now, deadline))).await;
+            for (index, asked) in these.into_iter().zip(asked) {
+                match &asked {
+                    Ok(asked) => {
+                        let skew = skew(asked.answer.now, now);
+                        let charge = std::slice::from_mut(&mut charges[index]);
+                        let own = self.decided(charge, asked, skew);
+                        if own.rejected_by.is_some() {
+                            let first =
+                                decision.rejected_by.map_or(index, |first| first.min(index));
+                            decision.rejected_by = Some(first);
+                        }
+                        let place = |hold| Hold { charge: index, ..hold };
+                        decision.holds.extend(own.holds.into_iter().map(place));
+                    }
+                    Err(trouble) => failed = Some(*trouble),
+                }
+                answers[index] = Some(asked);
             }
-            decision.holds.extend(own.holds.into_iter().map(|hold| Hold { charge: index, ..hold }));
+            if decision.rejected_by.is_some() || failed.is_some() {
+                break;
+            }
         }
         if decision.rejected_by.is_none() && failed.is_none() {
             return Ok(decision);
         }
-        for hold in decision.holds.drain(..) {
-            self.release_flight(&hold);
-        }
-        for (charge, answer) in charges.iter_mut().zip(&answers) {
-            let Ok(answer) = answer else { continue };
-            if charge.verdict.allowed {
-                self.undo(charge, now);
-                take_nothing(charge, answer.before[0].seen());
+        for (charge, asked) in charges.iter_mut().zip(&answers) {
+            match asked {
+                Some(Ok(asked)) if charge.verdict.allowed => {
+                    self.undo(charge, asked.flight, now);
+                    take_nothing(charge, asked.answer.before[0].seen());
+                }
+                Some(Ok(_)) => {}
+                // Layers that were not asked, or could not be, say nothing.
+                None | Some(Err(_)) => charge.verdict = Verdict::SILENT,
             }
+        }
+        for hold in decision.holds.drain(..) {
+            self.land(&hold);
         }
         match failed {
             Some(trouble) if decision.rejected_by.is_none() => Err(trouble),
-            _ => {
-                // Layers that could not be asked say nothing.
-                for (charge, answer) in charges.iter_mut().zip(&answers) {
-                    if answer.is_err() {
-                        charge.verdict = Verdict::SILENT;
-                    }
-                }
-                Ok(decision)
-            }
+            _ => Ok(decision),
         }
     }
 
     /// Takes back what a charge has taken.
-    fn undo(&self, charge: &Charge<'_>, now: Micros) {
+    fn undo(&self, charge: &Charge<'_>, flight: u64, now: Micros) {
         let (quota, verdict) = (charge.quota, &charge.verdict);
         let change = match verdict.state() {
-            _ if quota.is_concurrency() => Change::Land,
+            _ if quota.is_concurrency() => Change::Land(flight),
             Some(after) if quota.is_queue() => Change::Leave(after),
             Some(after) => Change::Undo(after),
             None => Change::Strike(verdict.at),
         };
-        let layer = wire::layer(quota, 0, charge.cost, now);
+        let layer = wire::layer(quota, 0, charge.cost, self.store_now(now));
         self.queue.put(Amendment { key: self.name_of(charge), layer, change, done: None });
     }
 
-    /// The tally of what this gateway has in flight.
-    fn release_flight(&self, hold: &Hold) {
-        let Some((name, _)) = &hold.shared else { return };
-        if hold.quota.is_concurrency() {
-            let mut flying = self.flying.lock();
-            if let Some(here) = flying.get_mut(name) {
-                here.count = here.count.saturating_sub(hold.admitted.cost);
-                if here.count == 0 {
-                    flying.remove(name);
-                }
+    /// A request is not in flight any more, as far as this gateway says.
+    fn land(&self, hold: &Hold) {
+        let Some(place) = hold.shared.as_ref().filter(|_| hold.quota.is_concurrency()) else {
+            return;
+        };
+        let mut flying = self.flying.lock();
+        if let Some(here) = flying.get_mut(&place.key) {
+            here.flights.remove(&place.flight);
+            if here.flights.is_empty() {
+                flying.remove(&place.key);
             }
         }
     }
 
     fn release(&self, hold: &Hold) {
-        let Some((name, _)) = &hold.shared else { return };
-        self.release_flight(hold);
+        let Some(InStore { key, flight, .. }) = &hold.shared else { return };
+        self.land(hold);
         let change = match hold.admitted.state() {
-            _ if hold.quota.is_concurrency() => Change::Land,
+            _ if hold.quota.is_concurrency() => Change::Land(*flight),
             Some(after) if hold.quota.is_queue() && self.is_in_force(hold) => Change::Leave(after),
             _ => return,
         };
         let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
-        self.queue.put(Amendment { key: name.clone(), layer, change, done: None });
+        self.queue.put(Amendment { key: key.clone(), layer, change, done: None });
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.
@@ -517,15 +590,15 @@ impl Shared {
     /// The store is told in the background; what the caller hears is what the limit holds then, as
     /// far as this gateway knows.
     fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
-        let (name, skew) = hold.shared.as_ref()?;
+        let InStore { key, skew, .. } = hold.shared.as_ref()?;
         let in_force = self.is_in_force(hold);
         let Hold { quota, admitted, .. } = hold;
         let counted = admitted.state()?;
         let flags = if in_force { 0 } else { wire::ELSEWHERE };
         let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
-        let layer = wire::layer(quota, flags, admitted.cost, now);
+        let layer = wire::layer(quota, flags, admitted.cost, self.store_now(now));
         let (done, told) = oneshot::channel();
-        let amendment = Amendment { key: name.clone(), layer, change, done: Some(done) };
+        let amendment = Amendment { key: key.clone(), layer, change, done: Some(done) };
         self.queue.put(amendment);
         let now = now.saturating_add_signed(*skew).max(admitted.at);
         let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);

@@ -138,6 +138,14 @@ fn shards_split_a_global_limit_and_together_are_the_whole() {
     assert_eq!(admitted, 10);
     let keys: Vec<String> = redis.run(&["KEYS", "*"]);
     assert_eq!(keys.len(), 4, "{keys:?}");
+    // Without Redis a gateway has a fifth of each part, and at least one request of it.
+    let store = on(&redis);
+    drop(redis);
+    let alone = Gateway::start_in_real_time(&sharing(&backend, &store, limits));
+    let admitted = (200..255)
+        .map(|caller| format!("10.0.{caller}.1"))
+        .filter(|address| alone.get_with("/", &[("X-Forwarded-For", address)]).status == 200);
+    assert_eq!(admitted.count(), 4);
 }
 
 #[test]
@@ -234,4 +242,95 @@ fn what_a_request_cost_is_in_the_store_before_its_last_byte_is_out() {
     }
     let reply = connection.get("/empty");
     assert_eq!((reply.status, used("header")), (200, 707));
+}
+
+/// Windows of a second, hammered over their boundaries: each admits what it may, by Redis's clock.
+#[test]
+fn leases_end_with_their_window() {
+    let redis = Redis::start();
+    let backend = Backend::start();
+    let limits =
+        "[{ name: all, by: ip, rate: 300/2s, algorithm: fixed_window, consistency: leased }]";
+    let gateways = fleet(2, &sharing(&backend, &on(&redis), limits));
+    let load = Load::start(&gateways.iter().collect::<Vec<_>>(), 16, Duration::from_millis(1));
+    std::thread::sleep(Duration::from_secs(9));
+    let outcome = load.stop();
+    // When the backend saw them, as windows of the wall clock, which is Redis's here.
+    let (here, wall) = (std::time::Instant::now(), std::time::SystemTime::now());
+    let wall = wall.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut windows = std::collections::BTreeMap::<u128, u32>::new();
+    for moment in backend.moments() {
+        let at = wall.checked_sub(here - moment).unwrap();
+        *windows.entry(at.as_millis() / 2000).or_default() += 1;
+    }
+    println!("{windows:?} {:?}", outcome.statuses());
+    // A request that was admitted just before a boundary may arrive just after it.
+    for count in windows.values() {
+        assert!(*count <= 300 + 16, "{windows:?}");
+    }
+    let whole: Vec<u32> = windows.values().copied().skip(1).take(3).collect();
+    assert!(whole.iter().sum::<u32>() <= 900 + 16, "{windows:?}");
+    assert!(whole.iter().all(|count| *count >= 250), "and hardly less: {windows:?}");
+}
+
+#[test]
+fn what_redis_forgot_of_requests_in_flight_it_is_told_again() {
+    let redis = Redis::start();
+    let backend = Backend::with(|seen, stream| {
+        seen.target == "/hang" || stream.write_all(&ok("hello")).is_ok()
+    });
+    let yaml = sharing(&backend, &on(&redis), "[{ by: ip, concurrency: 10 }]");
+    let gateways = fleet(2, &yaml);
+    let hanging: Vec<Connection> = (0..9)
+        .map(|_| {
+            let mut connection = gateways[0].connect();
+            connection.write(b"GET /hang HTTP/1.1\r\nhost: a\r\n\r\n");
+            connection
+        })
+        .collect();
+    eventually("nine in flight", || (backend.count() >= 9).then_some(()));
+    redis.run::<()>(&["FLUSHALL"]);
+    // One more before the gateway says that it is alive: nine, all the same, are told again.
+    assert_eq!(gateways[0].get("/").status, 200);
+    let places = || redis.run::<u32>(&["ZCARD", "sluice:1:all-paths/ip:i127.0.0.1"]);
+    eventually("nine", || (places() == 9).then_some(()));
+    assert_eq!(gateways[1].get("/").status, 200);
+    let mut tenth = gateways[1].connect();
+    tenth.write(b"GET /hang HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("ten in flight", || (backend.count() >= 12).then_some(()));
+    assert_eq!(gateways[1].get("/").status, 429);
+    // Whoever leaves gives their place back.
+    drop(hanging);
+    eventually("free places", || (gateways[1].get("/").status == 200).then_some(()));
+    eventually("one left", || (places() == 1).then_some(()));
+}
+
+#[test]
+fn callers_who_leave_while_the_store_is_asked_take_nothing_with_them() {
+    let redis = Redis::start();
+    let backend = Backend::start();
+    let limits = "[{ name: all, by: ip, rate: 1000/month, consistency: leased }]";
+    let gateway = Gateway::start_in_real_time(&sharing(&backend, &on(&redis), limits));
+    for _ in 0..20 {
+        redis.signal("-STOP");
+        let mut leaving = gateway.connect();
+        leaving.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        std::thread::sleep(Duration::from_millis(5));
+        drop(leaving);
+        redis.signal("-CONT");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut connection = gateway.connect();
+    let mut admitted = 0;
+    eventually("the whole limit, but for those who left", || {
+        let reply = connection.get("/");
+        admitted += u32::from(reply.status == 200);
+        if reply.status != 200 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (admitted >= 980).then_some(())
+    });
+    let calls = metric(&gateway, "sluice_store_calls_total");
+    println!("{admitted} admitted with {calls} calls");
+    assert!(calls < 500, "{calls}: it is still leased");
 }

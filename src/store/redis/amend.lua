@@ -2,15 +2,17 @@
 -- admitted while the store was away is charged.
 --
 -- KEYS: the counter.
--- ARGV: the time (a test's, or nothing), this gateway's name, the limit's LAYER, what to do, and
--- what that needs. The layer's cost is what was taken.
+-- ARGV: the time (a test's, or nothing), the gateway's, the limit's LAYER, what to do, and what that
+-- needs. The layer's cost is what was taken.
 
-local key, gateway, change = KEYS[1], ARGV[2], ARGV[4]
+local key, change = KEYS[1], ARGV[4]
 local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[3])
 local rare = rarely()
 
+-- What is known here of the limit may be old: a key never lives shorter for it.
 local function save(kind, stamp, used, carry)
-  call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX', life(algorithm, stamp, used, a, b, c, d, e))
+  local millis = max(life(algorithm, stamp, used, a, b, c, d, e), call('PTTL', key))
+  call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX', millis)
 end
 
 -- Tokens used, when an admission is counted by its actual cost.
@@ -22,17 +24,20 @@ local changes = {}
 
 -- A request in flight has ended.
 function changes.land()
-  local all, own, dead, foreign = rare.flying(key, gateway)
-  if foreign or own == 0 then return end
-  if own > cost then rare.fly(key, gateway, own - cost, b) else call('HDEL', key, gateway) end
+  for i = 1, cost do redis.pcall('ZREM', key, ARGV[5] .. '.' .. i) end
 end
 
--- This gateway is alive, and `cost` requests are in flight here. What the store has forgotten is
--- told anew; what it counts otherwise may be on its way.
+-- These are still in flight. What the store has forgotten it is told anew.
 function changes.beat()
-  local all, own, dead, foreign = rare.flying(key, gateway)
-  if foreign then call('DEL', key) end
-  rare.fly(key, gateway, own > 0 and own or cost, b)
+  local kind = call('TYPE', key).ok
+  if kind ~= 'none' and (kind ~= 'zset' or call('ZSCORE', key, 't')) then return end
+  for flight in string.gmatch(ARGV[5], '%S+') do call('ZADD', key, now + b, flight) end
+  call('PEXPIRE', key, ceil(b / 1000))
+end
+
+-- Nothing: can it be written to?
+function changes.probe()
+  call('SET', key, '', 'PX', 1000)
 end
 
 -- The last place in a queue is free again; whoever left another one is closed up on as time goes by.
@@ -58,10 +63,7 @@ local function settle(actual, at, counted)
   if raw then kind, stamp, used, carry = unpack_bytes(STATE, raw) end
   if flags >= 4 then
     if raw and kind ~= LOG and actual > cost then
-      local left = call('PTTL', key)
-      used = min(used + actual - cost, MOST)
-      call('SET', key, pack(STATE, kind, stamp, used, carry), 'PX',
-        max(left, life(algorithm, stamp, used, a, b, c, d, e)))
+      save(kind, stamp, min(used + actual - cost, MOST), carry)
     end
     return
   end
@@ -110,6 +112,8 @@ end
 -- What was admitted without the store is charged, within what the limit holds at all.
 function changes.owe()
   local _, owed_stamp, owed_used, owed_carry = unpack_bytes(STATE, ARGV[5])
+  -- It was counted by the gateway's clock.
+  owed_stamp = owed_stamp + now - tonumber(ARGV[2])
   if algorithm == LOG then
     local log = rare.log_load(key, call('TYPE', key).ok == 'string' and call('GET', key), b)
     local tokens = min(owed_used, max(a - log.used, 0))

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -43,13 +44,23 @@ pub(super) struct Amendment {
     pub(super) done: Option<oneshot::Sender<()>>,
 }
 
+impl Amendment {
+    /// What had been taken.
+    fn taken(&self) -> u32 {
+        let [.., a, b, c, d] = self.layer[..6] else { return 0 };
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
 /// What is to be done; see amend.lua.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
     /// A request in flight has ended.
-    Land,
-    /// So many are in flight, and this gateway is alive.
+    Land(u64),
+    /// This gateway is alive, and these are in flight.
     Beat,
+    /// Nothing: is it there?
+    Probe,
     /// Somebody has left the queue, who had made this state.
     Leave(State),
     /// A cost is known.
@@ -63,11 +74,22 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// As the script is told.
-    pub(super) fn told(&self) -> (&'static str, Vec<u8>) {
+    /// Whether it may be tried again although it may have been done: what is given back twice is
+    /// forgiven.
+    fn may_repeat(&self, taken: u32) -> bool {
+        match self {
+            Self::Land(_) | Self::Beat | Self::Probe | Self::Owe(_) => true,
+            Self::Settle { actual, .. } => *actual >= taken,
+            Self::Leave(_) | Self::Undo(_) | Self::Strike(_) => false,
+        }
+    }
+
+    /// As the script is told. What is in flight is looked up now: it may have ended meanwhile.
+    pub(super) fn told(&self, key: &[u8], shared: &Shared) -> (&'static str, Vec<u8>) {
         match *self {
-            Self::Land => ("land", Vec::new()),
-            Self::Beat => ("beat", Vec::new()),
+            Self::Land(flight) => ("land", shared.flight_name(flight).into_bytes()),
+            Self::Beat => ("beat", shared.flights_in(key)),
+            Self::Probe => ("probe", Vec::new()),
             Self::Leave(state) => ("leave", wire::stored(state).to_vec()),
             Self::Undo(state) => ("undo", wire::stored(state).to_vec()),
             Self::Owe(state) => ("owe", wire::stored(state).to_vec()),
@@ -83,21 +105,27 @@ impl Change {
 pub(super) enum Job {
     Amend(Amendment),
     Reconcile,
-    Stop,
 }
 
 /// Where decisions put what nobody waits for.
 pub(super) struct Queue {
     jobs: UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
+    stop: Arc<Notify>,
 }
 
-pub(super) type Jobs = (UnboundedReceiver<Job>, Arc<AtomicUsize>);
+/// The other end.
+pub(super) struct Jobs {
+    receiver: UnboundedReceiver<Job>,
+    waiting: Arc<AtomicUsize>,
+    stop: Arc<Notify>,
+}
 
 pub(super) fn queue() -> (Queue, Jobs) {
     let (sender, receiver) = unbounded_channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    (Queue { jobs: sender, waiting: Arc::clone(&waiting) }, (receiver, waiting))
+    let (waiting, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let queue = Queue { jobs: sender, waiting: Arc::clone(&waiting), stop: Arc::clone(&stop) };
+    (queue, Jobs { receiver, waiting, stop })
 }
 
 impl Queue {
@@ -121,14 +149,14 @@ impl Queue {
 
 /// The thread.
 pub(super) struct Background {
-    stop: UnboundedSender<Job>,
+    stop: Arc<Notify>,
     thread: JoinHandle<()>,
 }
 
 impl Background {
     /// `None` if the system gives us no thread; then nothing is given back but by time.
     pub(super) fn start(shared: Arc<Shared>, jobs: Jobs, worker: usize) -> Option<Self> {
-        let stop = shared.queue.jobs.clone();
+        let stop = Arc::clone(&shared.queue.stop);
         let run = move || {
             super::on_worker(worker);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -149,7 +177,7 @@ impl Background {
 
     /// Sends what is left, and ends.
     pub(super) fn stop(self) {
-        let _ = self.stop.send(Job::Stop);
+        self.stop.notify_one();
         let _ = self.thread.join();
     }
 }
@@ -158,16 +186,35 @@ struct Loop {
     shared: Arc<Shared>,
     jobs: UnboundedReceiver<Job>,
     waiting: Arc<AtomicUsize>,
+    stop: Arc<Notify>,
     pending: VecDeque<Amendment>,
     checked: bool,
+    probe_at: Instant,
 }
 
 impl Loop {
-    fn new(shared: Arc<Shared>, (jobs, waiting): Jobs) -> Self {
-        Self { shared, jobs, waiting, pending: VecDeque::new(), checked: false }
+    fn new(shared: Arc<Shared>, Jobs { receiver, waiting, stop }: Jobs) -> Self {
+        Self {
+            shared,
+            jobs: receiver,
+            waiting,
+            stop,
+            pending: VecDeque::new(),
+            checked: false,
+            probe_at: Instant::now(),
+        }
     }
 
     async fn run(mut self) {
+        let stop = Arc::clone(&self.stop);
+        tokio::select! {
+            () = self.work() => {}
+            () = stop.notified() => {}
+        }
+        let _ = timeout(FAREWELL, self.farewell()).await;
+    }
+
+    async fn work(&mut self) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tick = 0_u32;
@@ -177,42 +224,66 @@ impl Loop {
             let can_send = !self.pending.is_empty() && Instant::now() >= wait_until;
             tokio::select! {
                 biased;
-                job = self.jobs.recv(), if self.pending.len() < MOST => match job {
-                    Some(Job::Amend(amendment)) => {
+                Some(job) = self.jobs.recv(), if self.pending.len() < MOST => match job {
+                    Job::Amend(amendment) => {
                         self.pending.push_back(amendment);
                         if self.pending.len() < BATCH && !self.jobs.is_empty() {
                             continue;
                         }
                     }
-                    Some(Job::Reconcile) => self.reconcile(),
-                    Some(Job::Stop) | None => break,
+                    Job::Reconcile => self.reconcile(),
                 },
                 _ = ticks.tick() => {
                     tick = tick.wrapping_add(1);
-                    self.shared.end_leases(Some(self.now()));
-                    if tick.is_multiple_of(BEAT) {
-                        self.beat();
-                    }
-                    if !self.checked {
-                        self.check().await;
-                    }
+                    self.tick(tick).await;
                 }
                 () = std::future::ready(()), if can_send => {}
             }
-            if !self.pending.is_empty()
-                && Instant::now() >= wait_until
-                && self.send().await.is_err()
-            {
+            let waits = self.pending.is_empty() || Instant::now() < wait_until;
+            if !waits && self.send().await.is_err() {
                 wait_until = Instant::now() + TICK;
             }
         }
-        let _ = timeout(FAREWELL, self.farewell()).await;
+    }
+
+    async fn tick(&mut self, tick: u32) {
+        let now = self.now();
+        self.shared.end_leases(Some(now));
+        if self.shared.breaker.is_open() {
+            // Nobody waits for these probes, so there may be more of them; and what is in flight has
+            // to be told even if no further request comes.
+            if Instant::now() >= self.probe_at {
+                self.probe_at = Instant::now() + self.shared.options.probe_after / 4;
+                self.probe().await;
+            }
+            return;
+        }
+        if tick.is_multiple_of(BEAT) {
+            self.beat();
+        }
+        if self.shared.owed.len() > 0 {
+            self.reconcile();
+        }
+        if !self.checked {
+            let _ = timeout(PATIENCE, self.check()).await;
+        }
+    }
+
+    async fn probe(&self) {
+        let (shared, now) = (&self.shared, self.now());
+        let key = format!("{}:1:probe:*", shared.options.prefix).into_bytes();
+        let amendment =
+            Amendment { key: key.into(), layer: [0; 46], change: Change::Probe, done: None };
+        let call = Call::amend(&amendment, shared, now);
+        let deadline = Instant::now() + shared.options.timeout;
+        let _ = shared.noted(now, deadline, shared.run(&shared.scripts.amend, call, now)).await;
     }
 
     async fn farewell(&mut self) {
         while let Ok(job) = self.jobs.try_recv() {
-            if let Job::Amend(amendment) = job {
-                self.pending.push_back(amendment);
+            match job {
+                Job::Amend(amendment) => self.pending.push_back(amendment),
+                Job::Reconcile => self.reconcile(),
             }
         }
         while !self.pending.is_empty() && self.send().await.is_ok() {}
@@ -227,13 +298,12 @@ impl Loop {
     async fn send(&mut self) -> Result<(), Trouble> {
         let now = self.now();
         if self.shared.breaker.is_open() {
-            return Err(Trouble::Unreachable);
+            return Err(Trouble::Untried);
         }
         let batch: Vec<Amendment> = self.pending.drain(..self.pending.len().min(BATCH)).collect();
         let shared = &self.shared;
-        let time = shared.own_time.then_some(now);
         let calls = batch.iter().map(|amendment| {
-            let call = Call::amend(amendment, &shared.name, time);
+            let call = Call::amend(amendment, shared, now);
             async move {
                 timeout(PATIENCE, shared.run(&shared.scripts.amend, call, now))
                     .await
@@ -246,8 +316,10 @@ impl Loop {
             match outcome {
                 Err(other) if other != Trouble::Refused => {
                     trouble = Some(other);
-                    self.pending.push_front(amendment);
-                    continue;
+                    if !other.in_doubt() || amendment.change.may_repeat(amendment.taken()) {
+                        self.pending.push_front(amendment);
+                        continue;
+                    }
                 }
                 // It does not become right by being repeated.
                 Err(refused) => self.shared.metrics.fail(refused.name()),
@@ -282,7 +354,7 @@ impl Loop {
         self.waiting.fetch_add(flying.len(), Ordering::Relaxed);
         self.pending.extend(flying.iter().map(|(key, flying)| Amendment {
             key: key.clone(),
-            layer: wire::layer(&flying.quota, 0, flying.count, now),
+            layer: wire::layer(&flying.quota, 0, 1, now),
             change: Change::Beat,
             done: None,
         }));

@@ -17,6 +17,9 @@ pub(super) struct Breaker {
     failures: u32,
     probe_after: Micros,
     in_a_row: AtomicU32,
+    /// When the last failure that counted was seen. Decisions that were under way then tell nothing
+    /// new: one broken connection is one failure.
+    counted_at: AtomicU64,
     open: AtomicBool,
     /// When the next probe may go.
     probe_at: AtomicU64,
@@ -32,8 +35,8 @@ pub(super) enum Change {
 
 impl Breaker {
     pub(super) fn new(failures: u32, probe_after: Micros) -> Self {
-        let (in_a_row, open, probe_at) = Default::default();
-        Self { failures, probe_after, in_a_row, open, probe_at }
+        let (in_a_row, counted_at, open, probe_at) = Default::default();
+        Self { failures, probe_after, in_a_row, counted_at, open, probe_at }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -54,6 +57,13 @@ impl Breaker {
                 .is_ok()
     }
 
+    /// A decision that was let pass could not be asked after all: another one may soon.
+    pub(super) fn untried(&self, now: Micros) {
+        if self.is_open() {
+            self.probe_at.store(now + self.probe_after / 10, Ordering::Release);
+        }
+    }
+
     pub(super) fn succeeded(&self) -> Change {
         if self.in_a_row.load(Ordering::Relaxed) > 0 {
             self.in_a_row.store(0, Ordering::Relaxed);
@@ -64,7 +74,14 @@ impl Breaker {
         Change::None
     }
 
-    pub(super) fn failed(&self, now: Micros) -> Change {
+    /// A decision that began at `began` has failed.
+    pub(super) fn failed(&self, began: Micros, now: Micros) -> Change {
+        let (count, order) = (&self.counted_at, Ordering::AcqRel);
+        let last = count.load(Ordering::Acquire);
+        let was_under_way = last > 0 && began <= last;
+        if was_under_way || count.compare_exchange(last, now, order, Ordering::Acquire).is_err() {
+            return Change::None;
+        }
         let in_a_row = self.in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if in_a_row < self.failures {
             return Change::None;
@@ -81,17 +98,27 @@ mod tests {
     #[test]
     fn a_single_failure_is_no_outage_and_a_probe_at_a_time_finds_out() {
         let breaker = Breaker::new(3, 1000);
-        assert_eq!([breaker.failed(0), breaker.failed(0)], [Change::None; 2]);
+        let fail = |at| breaker.failed(at, at + 1);
+        assert_eq!([fail(10), fail(20)], [Change::None; 2]);
         assert_eq!(breaker.succeeded(), Change::None);
-        assert_eq!([breaker.failed(0), breaker.failed(0)], [Change::None; 2], "in a row");
-        assert_eq!(breaker.failed(5), Change::Opened);
-        assert!(!breaker.admits(1004));
-        assert!(breaker.admits(1005));
-        assert!(!breaker.admits(1006), "one at a time");
-        assert_eq!(breaker.failed(1010), Change::None, "still open");
-        assert!(breaker.admits(2010));
+        assert_eq!([fail(30), fail(40)], [Change::None; 2], "in a row");
+        assert_eq!(fail(50), Change::Opened);
+        assert!(!breaker.admits(1050));
+        assert!(breaker.admits(1051));
+        assert!(!breaker.admits(1052), "one at a time");
+        assert_eq!(fail(1060), Change::None, "still open");
+        assert!(breaker.admits(2061));
         assert_eq!(breaker.succeeded(), Change::Closed);
-        assert!(breaker.admits(2011));
-        assert_eq!(breaker.failed(2012), Change::None, "counting begins anew");
+        assert!(breaker.admits(2062));
+        assert_eq!(fail(2070), Change::None, "counting begins anew");
+    }
+
+    #[test]
+    fn what_breaks_together_is_one_failure() {
+        let breaker = Breaker::new(3, 1000);
+        let all: Vec<_> = (0..100).map(|began| breaker.failed(began, 100 + began)).collect();
+        assert_eq!(all, [Change::None; 100]);
+        assert_eq!(breaker.failed(150, 151), Change::None);
+        assert_eq!(breaker.failed(160, 161), Change::Opened);
     }
 }

@@ -130,16 +130,16 @@ local function rarely()
 
   -- What numbers remain of a log for an algorithm that keeps none.
   local function log_summary(key)
-    local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-    if not last[1] or tonumber(last[2]) <= 0 then return 0, 0 end
-    return tonumber(last[2]), -tonumber(call('ZSCORE', key, 't'))
+    local last, total = call('ZREVRANGE', key, 0, 0, 'WITHSCORES'), call('ZSCORE', key, 't')
+    if not total or tonumber(last[2]) <= 0 then return 0, 0 end
+    return tonumber(last[2]), -tonumber(total)
   end
 
   -- A log as it is now: the moment that counts, what is used, and how to write it.
   local function log_load(key, raw, window)
     local log = { used = 0, newest = now, at = now, gone = 0 }
     local last = not raw and redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES') or { err = true }
-    if last.err then
+    if last.err or last[1] and not call('ZSCORE', key, 't') then
       -- Another algorithm counted until now.
       log.foreign = true
       if raw then
@@ -176,27 +176,18 @@ local function rarely()
     call('PEXPIRE', key, life(BUCKET, log.at + window, 0, 0, 1, 1))
   end
 
-  -- Requests in flight: a hash of gateway → count, and until when it counts. A gateway that dies does
-  -- not say so any more, and its part is free.
-  local FLYING = '<I4d'
-  local function flying(key, gateway)
-    local fields = redis.pcall('HGETALL', key)
-    if fields.err then return 0, 0, {}, true end
-    local all, own, dead = 0, 0, {}
-    for i = 1, #fields, 2 do
-      local count, till = unpack_bytes(FLYING, fields[i + 1])
-      if till <= now then
-        dead[#dead + 1] = fields[i]
-      else
-        all = all + count
-        if fields[i] == gateway then own = count end
-      end
-    end
-    return all, own, dead, false
+  -- Requests in flight: a sorted set of them, each counting until its score. Their gateway puts that
+  -- off as long as it lives and they last; what a dead one had is free by itself.
+  local function flying(key)
+    local count = redis.pcall('ZCOUNT', key, string.format('(%.0f', now), '+inf')
+    if type(count) == 'table' then return 0 end
+    return count
   end
 
-  local function fly(key, gateway, own, lease)
-    call('HSET', key, gateway, pack(FLYING, own, now + lease))
+  local function fly(key, flight, count, lease)
+    if call('TYPE', key).ok ~= 'zset' or call('ZSCORE', key, 't') then call('DEL', key) end
+    call('ZREMRANGEBYSCORE', key, '-inf', now)
+    for i = 1, count do call('ZADD', key, now + lease, flight .. '.' .. i) end
     call('PEXPIRE', key, ceil(lease / 1000))
   end
 

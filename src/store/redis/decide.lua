@@ -2,13 +2,14 @@
 -- allows.
 --
 -- KEYS: a counter for each layer.
--- ARGV: the time (a test's, or nothing), this gateway's name, and for each layer its LAYER.
+-- ARGV: the time (a test's, or nothing), what the request is called while it is in flight, and for
+-- each layer its LAYER.
 -- Flags of a layer: 1 it is a shadow and never rejects; 2 it takes what there is, up to its cost.
 --
 -- Answers with the store's time, whether the request is admitted, and every layer's state before it:
 -- numbers as STATE; a log as its oldest entries that count, the moment of the newest and the sum.
 
-local gateway = ARGV[2]
+local flight = ARGV[2]
 local raws = call('MGET', unpack(KEYS))
 local admitted, reply = 1, {}
 -- What is written if the request is admitted: states and how long they live; the rest as functions.
@@ -49,16 +50,10 @@ for i = 1, #KEYS do
     if allowed then others[i] = function() rare.log_take(key, log, cost, b) end end
   elseif algorithm == CONCURRENCY then
     rare = rare or rarely()
-    local all, own, dead, foreign = rare.flying(key, gateway)
+    local all = raw and 0 or rare.flying(key)
     allowed = all + cost <= a
     reply[i] = pack(STATE, CONCURRENCY, now, all, 0)
-    if allowed then
-      others[i] = function()
-        if foreign then call('DEL', key) end
-        if #dead > 0 then call('HDEL', key, unpack(dead)) end
-        rare.fly(key, gateway, own + cost, b)
-      end
-    end
+    if allowed then others[i] = function() rare.fly(key, flight, cost, b) end end
   else
     local kind, stamp, used, carry = load(key, raw)
     reply[i] = raw or pack(STATE, kind, stamp, used, carry)
@@ -75,6 +70,12 @@ for i = 1, #KEYS do
     end
   end
   if not allowed and flags % 2 == 0 then admitted = 0 end
+  if not allowed and raw and algorithm ~= CONCURRENCY then
+    -- An edited rate may have made it last longer than was thought when it was written.
+    local kind, stamp, used = unpack_bytes(STATE, raw)
+    local millis = life(algorithm, stamp, used, a, b, c, d, e)
+    if call('PTTL', key) < millis then call('PEXPIRE', key, millis) end
+  end
 end
 
 if admitted == 1 then

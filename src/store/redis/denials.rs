@@ -82,9 +82,11 @@ impl Denials {
         before: Vec<Before>,
         (now, skew): (Micros, i64),
     ) {
+        let stays = |charge: &Charge<'_>| {
+            !charge.settles && !charge.quota.comes_back_early() && !charge.leased
+        };
         let lasts = |charge: &Charge<'_>| {
-            let stays = !charge.settles && !charge.quota.comes_back_early() && !charge.leased;
-            if stays && !charge.shadow { charge.verdict.retry_after() } else { 0 }
+            if stays(charge) && !charge.shadow { charge.verdict.retry_after() } else { 0 }
         };
         let until = now + charges.iter().map(lasts).max().unwrap_or(0);
         if until == now {
@@ -93,7 +95,7 @@ impl Denials {
         for ((charge, key), before) in charges.iter().zip(keys).zip(before) {
             // Others of the same request are remembered for what they say beside it; those that
             // reject but may change their mind are not.
-            if charge.verdict.allowed || lasts(charge) > 0 {
+            if stays(charge) && (charge.verdict.allowed || lasts(charge) > 0) {
                 self.put(*key, Remembered { before, skew, until }, now);
             }
         }

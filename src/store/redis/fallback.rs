@@ -4,7 +4,7 @@ use super::Shared;
 use crate::clock::Micros;
 use crate::config::model::OnFailure;
 use crate::limit::{Quota, Verdict};
-use crate::store::{Charge, Decision, Hold, StoreError};
+use crate::store::{Charge, Decision, Hold, Part, StoreError, Subject};
 use smallvec::SmallVec;
 
 impl Shared {
@@ -30,10 +30,21 @@ impl Shared {
             .iter()
             .map(|index| charges[*index].quota.share(share, charges[*index].cost))
             .collect();
+        // Shards are counters of their own here, too.
+        let shards: SmallVec<[[u8; 2]; 4]> = by_itself
+            .iter()
+            .map(|index| charges[*index].shard.unwrap_or_default().to_le_bytes())
+            .collect();
+        let parts: SmallVec<[[Part<'_>; 1]; 4]> =
+            shards.iter().map(|shard| [Part::Header(shard)]).collect();
         let mut own: SmallVec<[Charge<'_>; 4]> = by_itself
             .iter()
-            .zip(&shares)
-            .map(|(index, quota)| Charge { quota, ..charges[*index] })
+            .zip(shares.iter().zip(&parts))
+            .map(|(index, (quota, part))| {
+                let charge = charges[*index];
+                let subject = if charge.shard.is_some() { Subject(part) } else { charge.subject };
+                Charge { quota, subject, ..charge }
+            })
             .collect();
         let mut decision = self.local.charge_all(&mut own, now);
         let verdicts: SmallVec<[Verdict; 4]> = own.iter().map(|charge| charge.verdict).collect();

@@ -15,7 +15,12 @@ const LONG: usize = 40;
 /// `prefix:1:limit:`, the beginning of all of a limit's keys.
 pub(super) fn of_limit(prefix: &str, limit: &str) -> Box<[u8]> {
     let mut key = format!("{prefix}:1:").into_bytes();
-    shortened(&mut key, limit.as_bytes());
+    // A colon in a limit's name would make it the beginning of another's keys.
+    if limit.contains(':') {
+        hashed(&mut key, limit.as_bytes());
+    } else {
+        shortened(&mut key, limit.as_bytes());
+    }
     key.push(b':');
     key.into()
 }
@@ -70,6 +75,10 @@ fn shortened(key: &mut Vec<u8>, text: &[u8]) {
     if text.len() <= LONG && text.iter().all(plain) {
         return key.extend_from_slice(text);
     }
+    hashed(key, text);
+}
+
+fn hashed(key: &mut Vec<u8>, text: &[u8]) {
     key.push(b'#');
     for byte in &digest::sha256(text)[..16] {
         let _ = write!(key, "{byte:02x}");

@@ -6,10 +6,12 @@ use super::script::Decide;
 use super::wire::{self, Answer};
 use super::{Amendment, Change, Keys, Shared, Trouble, take_nothing};
 use crate::clock::Micros;
-use crate::limit::{Quota, Verdict};
+use crate::limit::{Quota, Seen, State, Verdict};
 use crate::store::{Charge, Decision, Subject};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 impl Shared {
     /// Leased limits are served first, each from its block; then the others are charged together. If
@@ -19,14 +21,16 @@ impl Shared {
         charges: &mut [Charge<'_>],
         keys: &[u64],
         now: Micros,
+        deadline: Instant,
     ) -> Result<Decision, Trouble> {
-        let mut served: SmallVec<[bool; 4]> = SmallVec::from_elem(false, charges.len());
+        // The block that each was served from; `None` is charged by itself.
+        let mut served: SmallVec<[Option<u64>; 4]> = SmallVec::from_elem(None, charges.len());
         let mut decision = Decision::default();
         for index in 0..charges.len() {
             if !charges[index].leased {
                 continue;
             }
-            match self.serve(&mut charges[index], keys[index], now).await {
+            match self.serve(&mut charges[index], keys[index], now, deadline).await {
                 Ok(decided) => served[index] = decided,
                 Err(trouble) => {
                     self.put_back(charges, keys, &served);
@@ -34,26 +38,26 @@ impl Shared {
                 }
             }
             let charge = &charges[index];
-            if served[index] && !charge.verdict.allowed && !charge.shadow {
+            if served[index].is_some() && !charge.verdict.allowed && !charge.shadow {
                 decision.rejected_by.get_or_insert(index);
             }
         }
         if decision.rejected_by.is_some() {
             self.put_back(charges, keys, &served);
             for (charge, served) in charges.iter_mut().zip(&served) {
-                if !served {
+                if served.is_none() {
                     charge.verdict = Verdict::SILENT;
                 }
             }
             return Ok(decision);
         }
         let rest: SmallVec<[usize; 4]> =
-            (0..charges.len()).filter(|index| !served[*index]).collect();
+            (0..charges.len()).filter(|index| served[*index].is_none()).collect();
         if !rest.is_empty() {
             let mut exact: SmallVec<[Charge<'_>; 4]> =
                 rest.iter().map(|index| charges[*index]).collect();
             let exact_keys: Keys = rest.iter().map(|index| keys[*index]).collect();
-            let decided = self.charge_exact(&mut exact, &exact_keys, now).await;
+            let decided = self.charge_exact(&mut exact, &exact_keys, now, deadline).await;
             for (index, charge) in rest.iter().zip(&exact) {
                 charges[*index].verdict = charge.verdict;
             }
@@ -68,9 +72,11 @@ impl Shared {
             }));
         }
         if decision.rejected_by.is_none() {
-            for (index, charge) in charges.iter().enumerate().filter(|(index, _)| served[*index]) {
+            for (index, charge) in
+                charges.iter().enumerate().filter(|(index, _)| served[*index].is_some())
+            {
                 let skew = skew(charge.verdict.at, now);
-                decision.holds.extend(self.hold(index, charge, skew));
+                decision.holds.extend(self.hold(index, charge, skew, 0));
             }
         }
         Ok(decision)
@@ -83,52 +89,60 @@ impl Shared {
         charge: &mut Charge<'_>,
         key: u64,
         now: Micros,
-    ) -> Result<bool, Trouble> {
+        deadline: Instant,
+    ) -> Result<Option<u64>, Trouble> {
         for _ in 0..2 {
             match self.leases.serve(charge, key, now) {
-                Served::Decided(verdict, soon) => {
+                Served::Decided(verdict, block, soon) => {
                     charge.verdict = verdict;
                     if soon {
-                        self.renew(charge, key, now);
+                        drop(self.fetch(charge, key, None, now, deadline));
                     }
-                    return Ok(true);
+                    return Ok(Some(block));
                 }
                 Served::Ask(size) => {
-                    let name = self.name_of(charge);
-                    let fetched = self.fetch(charge.quota, key, &name, size, now).await;
-                    fetched.inspect_err(|_| self.leases.not_renewed(key))?;
+                    let fetched = self.fetch(charge, key, Some(size), now, deadline).await;
+                    fetched.unwrap_or(Err(Trouble::Late))?;
                 }
-                Served::Exact => return Ok(false),
+                Served::Exact => return Ok(None),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Fetches the next block while this one is used up.
-    fn renew(self: &Arc<Self>, charge: &Charge<'_>, key: u64, now: Micros) {
-        let size = self.leases.next_size(charge.quota, charge.cost, key, now);
+    /// Fetches a block, of this size or of what there is. That goes on if nobody waits for it any
+    /// more: what is taken must not be lost.
+    fn fetch(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        key: u64,
+        size: Option<u32>,
+        now: Micros,
+        deadline: Instant,
+    ) -> JoinHandle<Result<(), Trouble>> {
+        let next = || self.leases.next_size(charge.quota, charge.cost, key, now);
+        let size = size.unwrap_or_else(next);
         let (shared, quota, name) = (Arc::clone(self), charge.quota.clone(), self.name_of(charge));
         tokio::spawn(async move {
-            if shared.fetch(&quota, key, &name, size, now).await.is_err() {
-                shared.leases.not_renewed(key);
-            }
-        });
+            let fetched = shared.take_block(&quota, key, &name, size, now, deadline).await;
+            fetched.inspect_err(|_| shared.leases.not_renewed(key))
+        })
     }
 
-    /// Takes a block, of this size or of what there is.
-    async fn fetch(
+    async fn take_block(
         &self,
         quota: &Quota,
         key: u64,
         name: &[u8],
         size: u32,
         now: Micros,
+        deadline: Instant,
     ) -> Result<(), Trouble> {
-        let mut command = Decide::new(1, &self.name, self.own_time.then_some(now));
+        let mut command = Decide::new(1, "", self.own_time.then_some(now));
         command.key().extend_from_slice(name);
-        command.layer(wire::layer(quota, wire::UP_TO, size, now));
-        let reply =
-            self.guarded(now, self.run(&self.scripts.decide, command.finish(), now)).await?;
+        command.layer(wire::layer(quota, wire::UP_TO, size, self.store_now(now)));
+        let run = self.run(&self.scripts.decide, command.finish(), now);
+        let reply = self.guarded(now, deadline, run).await?;
         let any = Charge::new(crate::store::LimitId(0), quota, Subject::EVERYONE);
         let answer = Answer::read(&reply, &[any]).ok_or(Trouble::Refused)?;
         let Some(before) = answer.before.into_iter().next() else { return Err(Trouble::Refused) };
@@ -142,17 +156,13 @@ impl Shared {
         Ok(())
     }
 
-    fn put_back(&self, charges: &mut [Charge<'_>], keys: &[u64], served: &[bool]) {
+    fn put_back(&self, charges: &mut [Charge<'_>], keys: &[u64], served: &[Option<u64>]) {
         for ((charge, key), served) in charges.iter_mut().zip(keys).zip(served) {
-            if *served && charge.verdict.allowed {
-                self.leases.put_back(*key, charge.cost);
-                if let Some(state) = charge.verdict.state() {
-                    let before = crate::limit::State {
-                        used: state.used.saturating_sub(charge.cost),
-                        ..state
-                    };
-                    take_nothing(charge, crate::limit::Seen::State(before));
-                }
+            let Some(block) = served.filter(|_| charge.verdict.allowed) else { continue };
+            self.leases.put_back(*key, block, charge.cost);
+            if let Some(state) = charge.verdict.state().filter(|_| !charge.verdict.is_silent()) {
+                let before = State { used: state.used.saturating_sub(charge.cost), ..state };
+                take_nothing(charge, Seen::State(before));
             }
         }
     }

@@ -21,7 +21,9 @@ use crate::clock::Micros;
 use crate::limit::{Quota, Seen, State, Verdict};
 use crate::store::Charge;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How long a block may be used.
 pub(super) const LIFE: Micros = 1_000_000;
@@ -38,21 +40,26 @@ const PATIENCE: Micros = 100_000;
 /// The first block.
 const FIRST: u32 = 8;
 
+/// Blocks are told apart by their numbers; nothing was served from number 0.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
 const SHARDS: usize = 64;
+
+/// How many counters may be leased in each; others are charged one by one.
+const MOST: usize = 4096;
 
 /// What there is of one counter.
 #[derive(Debug)]
 struct Lease {
-    /// The block in use, and the one after it.
-    current: Part,
-    next: Part,
+    /// Blocks that can be used, the oldest first.
+    blocks: SmallVec<[Part; 2]>,
     /// Of blocks that are over: to be given back.
-    left_over: u32,
+    over: SmallVec<[Part; 2]>,
     /// How large the last block was meant to be.
     size: u32,
     /// When it was asked for, by this process's clock.
     asked: Micros,
-    /// What the store counts, all of this included.
+    /// What the store counted then, the block included.
     state: State,
     /// From this process's clock to the store's.
     skew: i64,
@@ -62,11 +69,14 @@ struct Lease {
     key: Box<[u8]>,
 }
 
-/// What is left of a block, and until when.
-#[derive(Clone, Copy, Debug, Default)]
+/// What is left of a block.
+#[derive(Clone, Copy, Debug)]
 struct Part {
     left: u32,
     until: Micros,
+    /// What the store counted when it was taken: it goes back to where it came from.
+    state: State,
+    number: u64,
 }
 
 /// What is given back of a lease.
@@ -75,15 +85,15 @@ pub(super) struct LeftOver {
     pub(super) key: Box<[u8]>,
     pub(super) quota: Quota,
     pub(super) tokens: u32,
-    /// What the store counted when the last block was taken.
+    /// What the store counted when the block was taken.
     pub(super) state: State,
 }
 
 /// What a lease says to a charge.
 #[derive(Debug)]
 pub(super) enum Served {
-    /// It is decided; `true`: the next block should be fetched soon.
-    Decided(Verdict, bool),
+    /// It is decided, by this block; `true`: the next one should be fetched soon.
+    Decided(Verdict, u64, bool),
     /// The store has to be asked, for a block of this size. Nobody else is told so until that has
     /// come, or has not.
     Ask(u32),
@@ -106,22 +116,26 @@ impl Leases {
     /// Serves a charge, if it can be.
     pub(super) fn serve(&self, charge: &Charge<'_>, key: u64, now: Micros) -> Served {
         let mut shard = self.shard(key).lock();
+        if shard.len() >= MOST && !shard.contains_key(&key) {
+            return Served::Exact;
+        }
         let lease = shard.entry(key).or_insert_with(|| Lease::none(charge.quota));
         lease.turn(now);
-        let (at, held) = (now.saturating_add_signed(lease.skew), lease.held());
-        if lease.current.left + lease.next.left >= charge.cost {
-            let unused = State { used: lease.state.used.saturating_sub(held), ..lease.state };
-            lease.take(charge.cost);
-            let soon = lease.current.left + lease.next.left < lease.size / 4 && !lease.renewing;
+        let (at, held) = (now.saturating_add_signed(lease.skew), lease.left());
+        if let Some(block) = lease.blocks.iter_mut().find(|block| block.left >= charge.cost) {
+            block.left -= charge.cost;
+            let number = block.number;
+            let soon = lease.left() < lease.size / 4 && !lease.renewing;
             lease.renewing |= soon;
+            let unused = State { used: lease.state.used.saturating_sub(held), ..lease.state };
             let said = charge.quota.check(Seen::State(unused), at, charge.cost);
             // What was taken is ours, whatever else the limit says by now.
             let said = if said.allowed { said } else { Verdict::SILENT };
-            return Served::Decided(said.by_store(), soon);
+            return Served::Decided(said.by_store(), number, soon);
         }
         let said = charge.quota.check(Seen::State(lease.state), at, charge.cost);
         if !said.allowed && now < lease.asked.saturating_add(PATIENCE) {
-            return Served::Decided(said.by_store(), false);
+            return Served::Decided(said.by_store(), 0, false);
         }
         if lease.renewing {
             return Served::Exact;
@@ -146,14 +160,9 @@ impl Leases {
         let mut shard = self.shard(key).lock();
         let lease = shard.entry(key).or_insert_with(|| Lease::none(quota));
         lease.turn(asked);
-        let part = Part { left: taken, until: asked + end };
-        if lease.current.left == 0 {
-            lease.current = part;
-        } else if lease.next.left == 0 {
-            lease.next = part;
-        } else {
-            let until = part.until.min(lease.next.until);
-            lease.next = Part { left: lease.next.left + taken, until };
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        if taken > 0 {
+            lease.blocks.push(Part { left: taken, until: asked + end, state, number });
         }
         (lease.size, lease.asked, lease.state, lease.skew) = (size.max(1), asked, state, skew);
         (lease.renewing, lease.quota, lease.key) = (false, quota.clone(), name.into());
@@ -166,10 +175,14 @@ impl Leases {
         }
     }
 
-    /// A request that was served is turned away by another limit.
-    pub(super) fn put_back(&self, key: u64, cost: u32) {
-        if let Some(lease) = self.shard(key).lock().get_mut(&key) {
-            lease.current.left += cost;
+    /// A request that was served is turned away by another limit: into the block that it was
+    /// served from. If that is gone, its window may be as well, and what was taken stays taken.
+    pub(super) fn put_back(&self, key: u64, number: u64, cost: u32) {
+        let mut shard = self.shard(key).lock();
+        let Some(lease) = shard.get_mut(&key) else { return };
+        let mut all = lease.blocks.iter_mut().chain(&mut lease.over);
+        if let Some(block) = all.find(|block| block.number == number) {
+            block.left += cost;
         }
     }
 
@@ -179,13 +192,12 @@ impl Leases {
         for shard in &self.0 {
             shard.lock().retain(|_, lease| {
                 lease.turn(now.unwrap_or(Micros::MAX));
-                let tokens = std::mem::take(&mut lease.left_over);
-                if tokens > 0 {
-                    let (key, quota, state) = (lease.key.clone(), lease.quota.clone(), lease.state);
+                for Part { left: tokens, state, .. } in lease.over.drain(..) {
+                    let (key, quota) = (lease.key.clone(), lease.quota.clone());
                     left_over.push(LeftOver { key, quota, tokens, state });
                 }
                 let idle = now.is_none_or(|now| lease.asked.saturating_add(2 * LIFE) < now);
-                lease.held() > 0 || lease.renewing && now.is_some() || !idle
+                lease.left() > 0 || lease.renewing && now.is_some() || !idle
             });
         }
         left_over
@@ -209,9 +221,8 @@ impl Lease {
     /// Before the first block.
     fn none(quota: &Quota) -> Self {
         Self {
-            current: Part::default(),
-            next: Part::default(),
-            left_over: 0,
+            blocks: SmallVec::new(),
+            over: SmallVec::new(),
             size: FIRST,
             asked: 0,
             state: State { kind: quota.kind(), ..State::default() },
@@ -222,30 +233,21 @@ impl Lease {
         }
     }
 
-    /// Goes on to the next block when this one is used up or over.
+    /// Puts blocks aside that are over, and forgets those that are used up.
     fn turn(&mut self, now: Micros) {
-        for _ in 0..2 {
-            if self.current.left > 0 && now < self.current.until {
-                return;
+        let over = &mut self.over;
+        self.blocks.retain(|block| {
+            if now >= block.until && block.left > 0 {
+                over.push(*block);
             }
-            self.left_over += self.current.left;
-            self.current = std::mem::take(&mut self.next);
-        }
-        if now >= self.current.until {
-            self.left_over += std::mem::take(&mut self.current.left);
-        }
+            // One that is used up stays while something may be put back into it.
+            now < block.until
+        });
     }
 
-    /// Takes from this block, and then from the next.
-    fn take(&mut self, cost: u32) {
-        let first = cost.min(self.current.left);
-        self.current.left -= first;
-        self.next.left -= cost - first;
-    }
-
-    /// Everything that the store counts and nobody has used.
-    fn held(&self) -> u32 {
-        self.current.left + self.next.left + self.left_over
+    /// What can be used.
+    fn left(&self) -> u32 {
+        self.blocks.iter().map(|block| block.left).sum()
     }
 
     fn next_size(&self, quota: &Quota, cost: u32, now: Micros) -> u32 {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, RedisResult, Value};
 use redis::{ClientTlsConfig, TlsCertificates, TlsMode};
@@ -52,7 +53,8 @@ enum Slot {
     /// The last attempt failed; the next one is made no sooner than this.
     Failed(Micros),
     Connecting,
-    Ready(Wire),
+    /// Since when.
+    Ready(Wire, Micros),
 }
 
 /// What was last said of an attempt that failed; all links say the same only once.
@@ -84,8 +86,8 @@ impl Link {
             {
                 let mut slot = self.slot.lock();
                 match &*slot {
-                    Slot::Ready(wire) => return Ok(wire.clone()),
-                    Slot::Failed(until) if now < *until => return Err(Trouble::Unreachable),
+                    Slot::Ready(wire, _) => return Ok(wire.clone()),
+                    Slot::Failed(until) if now < *until => return Err(Trouble::Untried),
                     Slot::Connecting => {}
                     Slot::Empty | Slot::Failed(_) => {
                         *slot = Slot::Connecting;
@@ -105,7 +107,7 @@ impl Link {
         let mut attempt = Attempt { link: &self, outcome: Slot::Failed(now + RETRY) };
         match tokio::time::timeout(2 * CONNECT, connected(&store)).await {
             Ok(Ok(wire)) => {
-                attempt.outcome = Slot::Ready(wire);
+                attempt.outcome = Slot::Ready(wire, now);
                 *self.complaint.lock() = None;
             }
             Ok(Err(error)) => self.complain(error.to_string()),
@@ -124,7 +126,15 @@ impl Link {
     /// Forgets the connection: it is broken, or leads to the wrong place.
     pub(super) fn cut(&self) {
         let mut slot = self.slot.lock();
-        if matches!(*slot, Slot::Ready(_)) {
+        if matches!(*slot, Slot::Ready(..)) {
+            *slot = Slot::Empty;
+        }
+    }
+
+    /// The same, if it was made before then.
+    pub(super) fn cut_if_older(&self, then: Micros) {
+        let mut slot = self.slot.lock();
+        if matches!(*slot, Slot::Ready(_, since) if since < then) {
             *slot = Slot::Empty;
         }
     }
@@ -160,6 +170,15 @@ impl Drop for Attempt<'_> {
     }
 }
 
+/// A peer that is gone without a word is noticed.
+fn tcp() -> TcpSettings {
+    let alive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2))
+        .with_retries(3);
+    TcpSettings::default().set_nodelay(true).set_keepalive(alive)
+}
+
 fn certificates(tls: &RedisTls) -> TlsCertificates {
     let client_tls = tls
         .client
@@ -178,13 +197,17 @@ async fn connected(store: &SharedStore) -> RedisResult<Wire> {
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUE);
     let client = match &store.servers {
-        RedisServers::One(url) => match &store.tls {
-            Some(tls) => Client::build_with_tls(url.as_str(), certificates(tls))?,
-            None => Client::open(url.as_str())?,
-        },
+        RedisServers::One(url) => {
+            let info = url.as_str().into_connection_info()?.set_tcp_settings(tcp());
+            match &store.tls {
+                Some(tls) => Client::build_with_tls(info, certificates(tls))?,
+                None => Client::open(info)?,
+            }
+        }
         RedisServers::Cluster(urls) => {
             let nodes: Vec<&str> = urls.iter().map(RedisUrl::as_str).collect();
             let mut builder = ClusterClientBuilder::new(nodes)
+                .tcp_settings(tcp())
                 .connection_timeout(CONNECT)
                 .overall_response_timeout(None)
                 .retries(3)
@@ -220,14 +243,18 @@ async fn connected(store: &SharedStore) -> RedisResult<Wire> {
             if let Some(password) = &sentinel.password {
                 builder = builder.set_client_to_redis_password(password);
             }
-            builder = builder.set_client_to_redis_db(sentinel.database);
+            builder = builder
+                .set_client_to_redis_db(sentinel.database)
+                .set_client_to_redis_tcp_settings(tcp());
             if sentinel.tls {
                 builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
             }
-            if let Some(tls) = &store.tls {
-                builder = builder
-                    .set_client_to_redis_certificates(certificates(tls))
-                    .set_client_to_sentinel_certificates(certificates(tls));
+            if let Some(tls) = store.tls.as_ref().filter(|_| sentinel.tls) {
+                builder = builder.set_client_to_redis_certificates(certificates(tls));
+            }
+            let secure = |url: &RedisUrl| url.as_str().starts_with("rediss:");
+            if let Some(tls) = store.tls.as_ref().filter(|_| sentinel.nodes.iter().all(secure)) {
+                builder = builder.set_client_to_sentinel_certificates(certificates(tls));
             }
             builder.build()?.async_get_client().await?
         }

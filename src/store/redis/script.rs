@@ -2,27 +2,35 @@
 
 use super::background::Amendment;
 use super::breaker;
-use super::link::Wire;
+use super::link::{Link, Wire};
 use super::wire::Layer;
 use super::{Shared, Trouble};
 use crate::clock::Micros;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// How old a connection must be to be given up for one late reply.
+const LATE: Micros = 1_000_000;
 
 /// A script: sent in full only where the store does not know it yet.
 #[derive(Debug)]
 pub(super) struct Script {
     source: String,
     hash: String,
+    /// Whether it does no harm if it is run twice: what is charged twice is charged too much, what
+    /// is given back twice is forgiven.
+    may_repeat: bool,
 }
 
 impl Script {
-    fn new(source: String) -> Self {
+    fn new(source: String, may_repeat: bool) -> Self {
         let hash = crate::digest::sha1_hex(source.as_bytes());
-        Self { source, hash }
+        Self { source, hash, may_repeat }
     }
 }
 
@@ -38,7 +46,7 @@ impl Scripts {
     pub(super) fn new(edit: impl Fn(&str) -> String) -> Self {
         let decide = concat!(include_str!("core.lua"), include_str!("decide.lua"));
         let amend = concat!(include_str!("core.lua"), include_str!("amend.lua"));
-        Self { decide: Script::new(edit(decide)), amend: Script::new(edit(amend)) }
+        Self { decide: Script::new(edit(decide), true), amend: Script::new(edit(amend), false) }
     }
 }
 
@@ -70,11 +78,11 @@ impl Call {
         command
     }
 
-    pub(super) fn amend(amendment: &Amendment, gateway: &str, time: Option<Micros>) -> Self {
-        let (what, with) = amendment.change.told();
+    pub(super) fn amend(amendment: &Amendment, shared: &Shared, now: Micros) -> Self {
+        let (what, with) = amendment.change.told(&amendment.key, shared);
         let arguments = vec![
-            moment(time),
-            gateway.as_bytes().to_vec(),
+            moment(shared.own_time.then_some(now)),
+            moment(Some(now)),
             amendment.layer.to_vec(),
             what.as_bytes().to_vec(),
             with,
@@ -92,10 +100,10 @@ fn moment(time: Option<Micros>) -> Vec<u8> {
 pub(super) struct Decide(Call);
 
 impl Decide {
-    pub(super) fn new(layers: usize, gateway: &str, time: Option<Micros>) -> Self {
+    pub(super) fn new(layers: usize, flight: &str, time: Option<Micros>) -> Self {
         let mut arguments = Vec::with_capacity(layers + 2);
         arguments.push(moment(time));
-        arguments.push(gateway.as_bytes().to_vec());
+        arguments.push(flight.as_bytes().to_vec());
         let (keys, ends) = (Vec::with_capacity(48 * layers), Vec::with_capacity(layers));
         Self(Call { keys, ends, arguments })
     }
@@ -118,14 +126,30 @@ impl Decide {
 
 impl Shared {
     /// Runs a script over one of this worker's links. A store that has forgotten it is told it
-    /// anew, and a link that leads nowhere is cut.
+    /// anew; a link that leads nowhere is cut, and if it broke while it was not used, another one is
+    /// tried.
     pub(super) async fn run(
         &self,
         script: &Script,
         call: Call,
         now: Micros,
     ) -> Result<Vec<u8>, Trouble> {
-        let link = self.link();
+        let mut link = self.link();
+        let mut reply = self.run_over(link, script, &call, now).await;
+        if reply == Err(Trouble::Broken) && script.may_repeat {
+            link = self.link();
+            reply = self.run_over(link, script, &call, now).await;
+        }
+        reply
+    }
+
+    async fn run_over(
+        &self,
+        link: &Arc<Link>,
+        script: &Script,
+        call: &Call,
+        now: Micros,
+    ) -> Result<Vec<u8>, Trouble> {
         let mut wire = link.wire(&self.options, now).await?;
         let _waiting = link.wait();
         self.metrics.calls.increment();
@@ -140,7 +164,7 @@ impl Shared {
             Ok(_) => Ok(Vec::new()),
             Err(error) => {
                 let trouble = trouble(&error);
-                if matches!(trouble, Trouble::Unreachable | Trouble::ReadOnly) {
+                if matches!(trouble, Trouble::Broken | Trouble::ReadOnly) {
                     link.cut();
                 }
                 if trouble == Trouble::Refused {
@@ -155,15 +179,27 @@ impl Shared {
     pub(super) async fn guarded<T>(
         &self,
         now: Micros,
+        deadline: Instant,
         asking: impl Future<Output = Result<T, Trouble>>,
     ) -> Result<T, Trouble> {
         if !self.breaker.admits(now) {
-            return Err(Trouble::Unreachable);
+            return Err(Trouble::Untried);
         }
-        let outcome = tokio::time::timeout(self.options.timeout, asking).await;
+        self.noted(now, deadline, asking).await
+    }
+
+    /// The same, whatever the breaker says.
+    pub(super) async fn noted<T>(
+        &self,
+        now: Micros,
+        deadline: Instant,
+        asking: impl Future<Output = Result<T, Trouble>>,
+    ) -> Result<T, Trouble> {
+        let outcome = tokio::time::timeout_at(deadline, asking).await;
         let outcome = outcome.unwrap_or(Err(Trouble::Late));
         match &outcome {
             Ok(_) => self.note_success(),
+            Err(Trouble::Untried) => self.breaker.untried(now),
             Err(trouble) => self.note_failure(*trouble, now),
         }
         outcome
@@ -180,12 +216,19 @@ impl Shared {
         }
     }
 
-    fn note_failure(&self, trouble: Trouble, now: Micros) {
+    fn note_failure(&self, trouble: Trouble, began: Micros) {
+        let now = self.clock.now();
         self.metrics.fail(trouble.name());
+        if trouble == Trouble::Late {
+            // It may be a connection that is dead without knowing it.
+            for link in self.links() {
+                link.cut_if_older(now.saturating_sub(LATE));
+            }
+        }
         if !self.troubled.swap(true, Ordering::Relaxed) {
             tracing::warn!("the store gave no decision ({})", trouble.name());
         }
-        if self.breaker.failed(now) == breaker::Change::Opened {
+        if self.breaker.failed(began, now) == breaker::Change::Opened {
             self.metrics.up.set(0);
             let left = Duration::from_micros(crate::clock::micros(self.options.probe_after));
             tracing::error!(
@@ -207,8 +250,9 @@ fn trouble(error: &RedisError) -> Trouble {
         }
         ErrorKind::Server(ServerErrorKind::BusyLoading) => Trouble::Loading,
         _ if error.code() == Some("OOM") => Trouble::Full,
-        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Trouble::Unreachable,
-        _ if error.is_unrecoverable_error() => Trouble::Unreachable,
+        ErrorKind::ClusterConnectionNotFound => Trouble::Unreachable,
+        ErrorKind::Io => Trouble::Broken,
+        _ if error.is_unrecoverable_error() => Trouble::Broken,
         _ => Trouble::Refused,
     }
 }
