@@ -326,6 +326,10 @@ impl Stage {
         let text = include_str!("peers/sluice.yaml");
         let text = match (routes, text.split_once("routes:"), text.split_once("logging:")) {
             (Some(routes), Some((before, _)), Some((_, after))) => {
+                // They may say where counters live.
+                let own = routes.contains("store:");
+                let before =
+                    if own { before.replace("store: @STORE\n", "") } else { before.into() };
                 format!("{before}{routes}\nlogging:{after}")
             }
             _ => text.to_owned(),

@@ -54,6 +54,12 @@ impl Verdict {
     /// Lets the request pass, and knows nothing that could be told.
     pub(crate) const SILENT: Self = Self { allowed: true, ..Self::NONE };
 
+    /// Admitted, with nothing to tell, but a cost that can be settled: it was counted at `at`.
+    pub(crate) fn unheard(kind: Kind, cost: u32, at: Micros) -> Self {
+        let account = Account::State(State { stamp: at, used: cost, carry: 0, kind });
+        Self { cost, at, account, ..Self::SILENT }
+    }
+
     /// The same, said by a shared store.
     #[must_use]
     pub(crate) fn by_store(self) -> Self {

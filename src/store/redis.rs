@@ -261,8 +261,9 @@ impl Redis {
         self.shared.local.adopt(local);
         self.shared.prefixes.store(Arc::new(self.shared.names.lock().clone()));
         self.shared.registry.store(Arc::new(registry));
-        // Blocks were taken by the numbers before.
+        // Blocks were taken by the numbers before, and a limit that counts otherwise begins anew.
         self.shared.end_leases(None);
+        self.shared.denials.clear();
     }
 
     pub(super) fn sweep(&self, now: Micros) {
@@ -338,7 +339,10 @@ impl Shared {
             self.charge_exact(charges, &keys, now, deadline).await
         };
         match decided {
-            Ok(decision) => Ok(decision),
+            Ok(decision) => {
+                self.take_off(&decision.holds);
+                Ok(decision)
+            }
             Err(_) => self.fall_back(charges, now),
         }
     }
@@ -454,6 +458,18 @@ impl Shared {
         decision
     }
 
+    /// The request is in flight from now on: this gateway says so as long as it is.
+    fn take_off(&self, holds: &[Hold]) {
+        for hold in holds.iter().filter(|hold| hold.quota.is_concurrency()) {
+            let Some(InStore { key, flight, .. }) = &hold.shared else { continue };
+            let mut flying = self.flying.lock();
+            let here = flying
+                .entry(key.clone())
+                .or_insert_with(|| Flying { flights: HashMap::new(), quota: hold.quota.clone() });
+            here.flights.insert(*flight, hold.admitted.cost);
+        }
+    }
+
     /// What an admitted charge must give back, or settle.
     fn hold(&self, index: usize, charge: &Charge<'_>, skew: i64, flight: u64) -> Option<Hold> {
         let quota = charge.quota;
@@ -462,13 +478,6 @@ impl Shared {
             return None;
         }
         let key = self.name_of(charge);
-        if quota.is_concurrency() {
-            let mut flying = self.flying.lock();
-            let here = flying
-                .entry(key.clone())
-                .or_insert_with(|| Flying { flights: HashMap::new(), quota: quota.clone() });
-            here.flights.insert(flight, charge.cost);
-        }
         Some(Hold {
             charge: index,
             limit: charge.limit,
@@ -533,9 +542,7 @@ impl Shared {
                 None | Some(Err(_)) => charge.verdict = Verdict::SILENT,
             }
         }
-        for hold in decision.holds.drain(..) {
-            self.land(&hold);
-        }
+        decision.holds.clear();
         match failed {
             Some(trouble) if decision.rejected_by.is_none() => Err(trouble),
             _ => Ok(decision),

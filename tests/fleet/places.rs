@@ -165,3 +165,85 @@ fn whoever_could_forget_is_named_at_the_start() {
     let text = said(&safe);
     assert!(!text.contains("WARN the store"), "{text}");
 }
+
+#[test]
+fn every_key_expires_when_its_state_is_whole_and_not_before() {
+    let redis = Redis::start();
+    let backend = Backend::start();
+    let limits = "[{ name: bucket, by: ip, rate: 7/minute, burst: 5 },
+                   { name: gcra, by: ip, rate: 100/minute, algorithm: gcra, burst: 4 },
+                   { name: fixed, by: ip, rate: 10/90s, algorithm: fixed_window },
+                   { name: day, by: ip, rate: 10/day, algorithm: fixed_window, time_zone: Asia/Tokyo },
+                   { name: sliding, by: ip, rate: 10/minute, algorithm: sliding_window },
+                   { name: log, by: ip, rate: 10/minute, algorithm: sliding_log },
+                   { name: queue, by: ip, rate: 2/second, algorithm: leaky_bucket },
+                   { name: flying, by: ip, concurrency: 10 }]";
+    let store = format!("{{ redis: {{ url: '{}' }} }}", redis.url());
+    let gateway = Gateway::start_in_real_time(&sharing(&backend, &store, limits));
+    for _ in 0..3 {
+        let reply = gateway.get("/");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    let keys: Vec<String> = redis.run(&["KEYS", "*"]);
+    assert!(keys.len() >= 7, "{keys:?}");
+    for key in &keys {
+        assert!(redis.run::<i64>(&["PTTL", key]) > 0, "{key} stays for ever");
+    }
+    let life = |name: &str| redis.run::<i64>(&["PTTL", &format!("sluice:1:{name}:i127.0.0.1")]);
+    // Three tokens at seven a minute, less what came back while two of them waited in the queue.
+    assert!((23_000..=25_715).contains(&life("bucket")), "{}", life("bucket"));
+    assert!((58_000..=60_002).contains(&life("log")), "{}", life("log"));
+    assert!((1..=90_002).contains(&life("fixed")), "{}", life("fixed"));
+    assert!((60_000..=120_002).contains(&life("sliding")), "{}", life("sliding"));
+    assert!((1..=86_400_002).contains(&life("day")), "{}", life("day"));
+    // Requests in flight are over, and so is what was kept of them.
+    eventually("nothing in flight", || (life("flying") == -2).then_some(()));
+}
+
+#[test]
+fn another_store_takes_a_restart_and_a_reload_says_so() {
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gateway.yaml");
+    let write = |store: &str| {
+        let rest = "upstreams: { app: 'http://127.0.0.1:9' }\nroutes: [{ path: /, upstream: app }]";
+        std::fs::write(&path, format!("listen: 127.0.0.1:0\nstore: {store}\n{rest}\n")).unwrap();
+    };
+    write(&format!("{{ redis: {{ url: '{}' }} }}", redis.url()));
+    let log = std::fs::File::create(folder.path().join("log")).unwrap();
+    let _process = Process::start(&path, log.into());
+    let read = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+    eventually("the store", || read().contains("the store answers").then_some(()));
+    write("memory");
+    eventually("a word about it", || {
+        read().contains("'store' has changed: that takes effect when").then_some(())
+    });
+}
+
+#[test]
+fn an_edited_algorithm_keeps_what_was_used_in_redis_too() {
+    let redis = Redis::start();
+    let backend = Backend::start();
+    let store = format!("{{ redis: {{ url: '{}' }} }}", redis.url());
+    let yaml =
+        |limit: &str| sharing(&backend, &store, &format!("[{{ name: x, by: ip, {limit} }}]"));
+    let gateway = Gateway::start_in_real_time(&yaml("rate: 5/month"));
+    assert_eq!(gateway.statuses("/", &[], 2), [200; 2]);
+    let algorithms = ["fixed_window", "sliding_log", "sliding_window"];
+    for (algorithm, remaining) in algorithms.iter().zip([2, 1, 0]) {
+        gateway.reload(&yaml(&format!("rate: 5/month, algorithm: {algorithm}"))).unwrap();
+        assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), remaining, "{algorithm}");
+    }
+    gateway.reload(&yaml("rate: 5/month")).unwrap();
+    assert_eq!(gateway.get("/").status, 429);
+    // Five used of five become five used of nine.
+    gateway.reload(&yaml("rate: 9/month")).unwrap();
+    assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), 3);
+    // Requests in flight are no used tokens, in whatever form they were kept.
+    for other in ["rate: 5/month", "rate: 5/month, algorithm: sliding_log"] {
+        gateway.reload(&yaml("concurrency: 2")).unwrap();
+        assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), 1, "before {other}");
+        gateway.reload(&yaml(other)).unwrap();
+        assert_eq!(gateway.get("/").number("x-ratelimit-remaining"), 4, "{other}");
+    }
+}

@@ -161,7 +161,11 @@ impl Background {
             super::on_worker(worker);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
-                Ok(runtime) => runtime.block_on(Loop::new(shared, jobs).run()),
+                Ok(runtime) => {
+                    runtime.block_on(Loop::new(shared, jobs).run());
+                    // A name that is still being looked up is waited for by nobody.
+                    runtime.shutdown_background();
+                }
                 Err(error) => tracing::error!("the store's thread cannot run: {error}"),
             }
         };
@@ -207,14 +211,6 @@ impl Loop {
 
     async fn run(mut self) {
         let stop = Arc::clone(&self.stop);
-        tokio::select! {
-            () = self.work() => {}
-            () = stop.notified() => {}
-        }
-        let _ = timeout(FAREWELL, self.farewell()).await;
-    }
-
-    async fn work(&mut self) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tick = 0_u32;
@@ -222,8 +218,14 @@ impl Loop {
         let mut wait_until = Instant::now();
         loop {
             let can_send = !self.pending.is_empty() && Instant::now() >= wait_until;
+            // In this order: however much there is to be told, time goes on.
             tokio::select! {
                 biased;
+                () = stop.notified() => break,
+                _ = ticks.tick() => {
+                    tick = tick.wrapping_add(1);
+                    self.tick(tick).await;
+                }
                 Some(job) = self.jobs.recv(), if self.pending.len() < MOST => match job {
                     Job::Amend(amendment) => {
                         self.pending.push_back(amendment);
@@ -231,12 +233,11 @@ impl Loop {
                             continue;
                         }
                     }
-                    Job::Reconcile => self.reconcile(),
+                    Job::Reconcile => {
+                        self.beat();
+                        self.reconcile();
+                    }
                 },
-                _ = ticks.tick() => {
-                    tick = tick.wrapping_add(1);
-                    self.tick(tick).await;
-                }
                 () = std::future::ready(()), if can_send => {}
             }
             let waits = self.pending.is_empty() || Instant::now() < wait_until;
@@ -244,6 +245,7 @@ impl Loop {
                 wait_until = Instant::now() + TICK;
             }
         }
+        let _ = timeout(FAREWELL, self.farewell()).await;
     }
 
     async fn tick(&mut self, tick: u32) {
@@ -271,7 +273,8 @@ impl Loop {
 
     async fn probe(&self) {
         let (shared, now) = (&self.shared, self.now());
-        let key = format!("{}:1:probe:*", shared.options.prefix).into_bytes();
+        // No limit's name begins so but for a hash, which is longer.
+        let key = format!("{}:1:#probe", shared.options.prefix).into_bytes();
         let amendment =
             Amendment { key: key.into(), layer: [0; 46], change: Change::Probe, done: None };
         let call = Call::amend(&amendment, shared, now);
@@ -311,13 +314,18 @@ impl Loop {
             }
         });
         let outcomes = script::all(calls).await;
+        if outcomes.contains(&Err(Trouble::Late)) {
+            shared.cut_late();
+        }
         let mut trouble = None;
-        for (amendment, outcome) in batch.into_iter().zip(outcomes).rev() {
+        for (amendment, outcome) in batch.into_iter().zip(outcomes) {
             match outcome {
                 Err(other) if other != Trouble::Refused => {
                     trouble = Some(other);
                     if !other.in_doubt() || amendment.change.may_repeat(amendment.taken()) {
-                        self.pending.push_front(amendment);
+                        // To the end: what one node of a cluster does not take must not hold up the
+                        // rest.
+                        self.pending.push_back(amendment);
                         continue;
                     }
                 }
@@ -347,17 +355,23 @@ impl Loop {
         }));
     }
 
-    /// Places in flight count as long as their gateway says that it is alive.
+    /// Places in flight count as long as their gateway says that it is alive. That comes before
+    /// everything else, and what was to be said before is said with it.
     fn beat(&mut self) {
         let now = self.now();
+        let before = self.pending.len();
+        self.pending.retain(|amendment| amendment.change != Change::Beat);
+        self.waiting.fetch_sub(before - self.pending.len(), Ordering::Relaxed);
         let flying = self.shared.flying.lock();
         self.waiting.fetch_add(flying.len(), Ordering::Relaxed);
-        self.pending.extend(flying.iter().map(|(key, flying)| Amendment {
-            key: key.clone(),
-            layer: wire::layer(&flying.quota, 0, 1, now),
-            change: Change::Beat,
-            done: None,
-        }));
+        for (key, flying) in &*flying {
+            self.pending.push_front(Amendment {
+                key: key.clone(),
+                layer: wire::layer(&flying.quota, 0, 1, now),
+                change: Change::Beat,
+                done: None,
+            });
+        }
     }
 
     /// Says, once, if the store could forget what it is told.

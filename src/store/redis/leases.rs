@@ -130,7 +130,8 @@ impl Leases {
             let unused = State { used: lease.state.used.saturating_sub(held), ..lease.state };
             let said = charge.quota.check(Seen::State(unused), at, charge.cost);
             // What was taken is ours, whatever else the limit says by now.
-            let said = if said.allowed { said } else { Verdict::SILENT };
+            let unheard = || Verdict::unheard(charge.quota.kind(), charge.cost, at);
+            let said = if said.allowed { said } else { unheard() };
             return Served::Decided(said.by_store(), number, soon);
         }
         let said = charge.quota.check(Seen::State(lease.state), at, charge.cost);

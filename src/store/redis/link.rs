@@ -176,7 +176,10 @@ fn tcp() -> TcpSettings {
         .with_time(Duration::from_secs(5))
         .with_interval(Duration::from_secs(2))
         .with_retries(3);
-    TcpSettings::default().set_nodelay(true).set_keepalive(alive)
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(alive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(Duration::from_secs(5));
+    settings
 }
 
 fn certificates(tls: &RedisTls) -> TlsCertificates {

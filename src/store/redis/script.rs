@@ -205,6 +205,14 @@ impl Shared {
         outcome
     }
 
+    /// A reply did not come: it may be a connection that is dead without knowing it.
+    pub(super) fn cut_late(&self) {
+        let then = self.clock.now().saturating_sub(LATE);
+        for link in self.links() {
+            link.cut_if_older(then);
+        }
+    }
+
     fn note_success(&self) {
         if self.breaker.succeeded() == breaker::Change::Closed {
             tracing::info!("the store is back: limits are shared again");
@@ -220,10 +228,7 @@ impl Shared {
         let now = self.clock.now();
         self.metrics.fail(trouble.name());
         if trouble == Trouble::Late {
-            // It may be a connection that is dead without knowing it.
-            for link in self.links() {
-                link.cut_if_older(now.saturating_sub(LATE));
-            }
+            self.cut_late();
         }
         if !self.troubled.swap(true, Ordering::Relaxed) {
             tracing::warn!("the store gave no decision ({})", trouble.name());
