@@ -295,6 +295,7 @@ fn what_redis_forgot_of_requests_in_flight_it_is_told_again() {
     let places = || redis.run::<u32>(&["ZCARD", "sluice:1:all-paths/ip:i127.0.0.1"]);
     eventually("nine", || (places() == 9).then_some(()));
     assert_eq!(gateways[1].get("/").status, 200);
+    eventually("nine again", || (places() == 9).then_some(()));
     let mut tenth = gateways[1].connect();
     tenth.write(b"GET /hang HTTP/1.1\r\nhost: a\r\n\r\n");
     eventually("ten in flight", || (backend.count() >= 12).then_some(()));
