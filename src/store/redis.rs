@@ -24,20 +24,22 @@ mod background;
 mod breaker;
 mod denials;
 mod fallback;
+mod held;
 mod keys;
 mod leased;
 mod leases;
 mod link;
 mod owed;
+mod scattered;
 mod script;
 mod wire;
 
 use super::key::Seed;
 use super::memory::{Memory, Registry};
-use super::{Charge, Decision, Hold, InStore, LimitId, Settled, StoreError};
+use super::{Charge, Decision, Hold, LimitId, Settled, StoreError};
 use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
-use crate::limit::{Quota, Seen, Verdict};
+use crate::limit::{Quota, Seen};
 use crate::metrics::StoreMetrics;
 use arc_swap::ArcSwap;
 use background::{Amendment, Background, Change};
@@ -55,7 +57,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use wire::Answer;
 
@@ -418,16 +419,6 @@ impl Shared {
         format!("{}:{flight:x}", self.name)
     }
 
-    /// What this gateway has in flight in a counter, one name for each place.
-    fn flights_in(&self, key: &[u8]) -> Vec<u8> {
-        let flying = self.flying.lock();
-        let flights = flying.get(key).map(|flying| &flying.flights);
-        let places = flights.into_iter().flatten().flat_map(|(flight, places)| {
-            (1..=*places).map(|place| format!("{}.{place} ", self.flight_name(*flight)))
-        });
-        places.collect::<String>().into_bytes()
-    }
-
     /// About what the store's clock says.
     fn store_now(&self, now: Micros) -> Micros {
         now.saturating_add_signed(self.skew.load(Ordering::Relaxed))
@@ -456,162 +447,6 @@ impl Shared {
             }
         }
         decision
-    }
-
-    /// The request is in flight from now on: this gateway says so as long as it is.
-    fn take_off(&self, holds: &[Hold]) {
-        for hold in holds.iter().filter(|hold| hold.quota.is_concurrency()) {
-            let Some(InStore { key, flight, .. }) = &hold.shared else { continue };
-            let mut flying = self.flying.lock();
-            let here = flying
-                .entry(key.clone())
-                .or_insert_with(|| Flying { flights: HashMap::new(), quota: hold.quota.clone() });
-            here.flights.insert(*flight, hold.admitted.cost);
-        }
-    }
-
-    /// What an admitted charge must give back, or settle.
-    fn hold(&self, index: usize, charge: &Charge<'_>, skew: i64, flight: u64) -> Option<Hold> {
-        let quota = charge.quota;
-        let at_once = quota.is_queue() && charge.verdict.delay() == 0;
-        if !charge.verdict.allowed || at_once || !(charge.settles || quota.holds()) {
-            return None;
-        }
-        let key = self.name_of(charge);
-        Some(Hold {
-            charge: index,
-            limit: charge.limit,
-            key: 0,
-            quota: quota.clone(),
-            admitted: charge.verdict,
-            overflow: false,
-            shared: Some(InStore { key, skew, flight }),
-        })
-    }
-
-    /// Each layer is charged where it lives; what a rejected request had taken is given back. Places
-    /// in a queue are asked for last: they cannot always be given back.
-    async fn charge_scattered(
-        self: &Arc<Self>,
-        charges: &mut [Charge<'_>],
-        now: Micros,
-        deadline: Instant,
-    ) -> Result<Decision, Trouble> {
-        let mut answers: SmallVec<[Option<Result<Asked, Trouble>>; 4]> =
-            charges.iter().map(|_| None).collect();
-        let mut decision = Decision::default();
-        let mut failed = None;
-        for queues in [false, true] {
-            let these: SmallVec<[usize; 4]> =
-                (0..charges.len()).filter(|i| charges[*i].quota.is_queue() == queues).collect();
-            let asking = these.iter().map(|i| std::slice::from_ref(&charges[*i]));
-            let asked = script::all(asking.map(|charge| self.ask(charge, now, deadline))).await;
-            for (index, asked) in these.into_iter().zip(asked) {
-                match &asked {
-                    Ok(asked) => {
-                        let skew = skew(asked.answer.now, now);
-                        let charge = std::slice::from_mut(&mut charges[index]);
-                        let own = self.decided(charge, asked, skew);
-                        if own.rejected_by.is_some() {
-                            let first =
-                                decision.rejected_by.map_or(index, |first| first.min(index));
-                            decision.rejected_by = Some(first);
-                        }
-                        let place = |hold| Hold { charge: index, ..hold };
-                        decision.holds.extend(own.holds.into_iter().map(place));
-                    }
-                    Err(trouble) => failed = Some(*trouble),
-                }
-                answers[index] = Some(asked);
-            }
-            if decision.rejected_by.is_some() || failed.is_some() {
-                break;
-            }
-        }
-        if decision.rejected_by.is_none() && failed.is_none() {
-            return Ok(decision);
-        }
-        for (charge, asked) in charges.iter_mut().zip(&answers) {
-            match asked {
-                Some(Ok(asked)) if charge.verdict.allowed => {
-                    self.undo(charge, asked.flight, now);
-                    take_nothing(charge, asked.answer.before[0].seen());
-                }
-                Some(Ok(_)) => {}
-                // Layers that were not asked, or could not be, say nothing.
-                None | Some(Err(_)) => charge.verdict = Verdict::SILENT,
-            }
-        }
-        decision.holds.clear();
-        match failed {
-            Some(trouble) if decision.rejected_by.is_none() => Err(trouble),
-            _ => Ok(decision),
-        }
-    }
-
-    /// Takes back what a charge has taken.
-    fn undo(&self, charge: &Charge<'_>, flight: u64, now: Micros) {
-        let (quota, verdict) = (charge.quota, &charge.verdict);
-        let change = match verdict.state() {
-            _ if quota.is_concurrency() => Change::Land(flight),
-            Some(after) if quota.is_queue() => Change::Leave(after),
-            Some(after) => Change::Undo(after),
-            None => Change::Strike(verdict.at),
-        };
-        let layer = wire::layer(quota, 0, charge.cost, self.store_now(now));
-        self.queue.put(Amendment { key: self.name_of(charge), layer, change, done: None });
-    }
-
-    /// A request is not in flight any more, as far as this gateway says.
-    fn land(&self, hold: &Hold) {
-        let Some(place) = hold.shared.as_ref().filter(|_| hold.quota.is_concurrency()) else {
-            return;
-        };
-        let mut flying = self.flying.lock();
-        if let Some(here) = flying.get_mut(&place.key) {
-            here.flights.remove(&place.flight);
-            if here.flights.is_empty() {
-                flying.remove(&place.key);
-            }
-        }
-    }
-
-    fn release(&self, hold: &Hold) {
-        let Some(InStore { key, flight, .. }) = &hold.shared else { return };
-        self.land(hold);
-        let change = match hold.admitted.state() {
-            _ if hold.quota.is_concurrency() => Change::Land(*flight),
-            Some(after) if hold.quota.is_queue() && self.is_in_force(hold) => Change::Leave(after),
-            _ => return,
-        };
-        let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
-        self.queue.put(Amendment { key: key.clone(), layer, change, done: None });
-    }
-
-    /// Whether the limit still has the numbers by which the request was admitted.
-    fn is_in_force(&self, hold: &Hold) -> bool {
-        let registry = self.registry.load();
-        registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
-    }
-
-    /// The store is told in the background; what the caller hears is what the limit holds then, as
-    /// far as this gateway knows.
-    fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
-        let InStore { key, skew, .. } = hold.shared.as_ref()?;
-        let in_force = self.is_in_force(hold);
-        let Hold { quota, admitted, .. } = hold;
-        let counted = admitted.state()?;
-        let flags = if in_force { 0 } else { wire::ELSEWHERE };
-        let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
-        let layer = wire::layer(quota, flags, admitted.cost, self.store_now(now));
-        let (done, told) = oneshot::channel();
-        let amendment = Amendment { key: key.clone(), layer, change, done: Some(done) };
-        self.queue.put(amendment);
-        let now = now.saturating_add_signed(*skew).max(admitted.at);
-        let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);
-        let verdict =
-            state.map(|state| quota.peek(Seen::State(state), now, admitted.cost).by_store());
-        Some(Settled { verdict, told: Some(told) })
     }
 
     /// This worker's links.

@@ -248,9 +248,9 @@ fn run(stores: &Stores, cases: u32, shrink: u32) -> Result<(), TestError<Case>> 
 fn memory_and_redis_give_the_same_answers() {
     let server = Server::start();
     let stores = Stores::new(&server, str::to_owned);
-    run(&stores, 1000, 2000).unwrap();
+    run(&stores, 2000, 2000).unwrap();
     let decided = stores.cases.load(Ordering::Relaxed);
-    assert!(decided >= 1000);
+    assert!(decided >= 2000);
 }
 
 /// Mistakes of the kind that are made: each is noticed.

@@ -1,0 +1,111 @@
+//! What admitted requests have of a shared store until they end: places in flight and in queues,
+//! costs that are not known yet.
+
+use super::background::{Amendment, Change};
+use super::{Flying, Shared, wire};
+use crate::clock::Micros;
+use crate::limit::Seen;
+use crate::store::{Charge, Hold, InStore, Settled};
+use std::collections::HashMap;
+use tokio::sync::oneshot;
+
+impl Shared {
+    /// What an admitted charge must give back, or settle.
+    pub(super) fn hold(
+        &self,
+        index: usize,
+        charge: &Charge<'_>,
+        skew: i64,
+        flight: u64,
+    ) -> Option<Hold> {
+        let quota = charge.quota;
+        let at_once = quota.is_queue() && charge.verdict.delay() == 0;
+        if !charge.verdict.allowed || at_once || !(charge.settles || quota.holds()) {
+            return None;
+        }
+        let key = self.name_of(charge);
+        Some(Hold {
+            charge: index,
+            limit: charge.limit,
+            key: 0,
+            quota: quota.clone(),
+            admitted: charge.verdict,
+            overflow: false,
+            shared: Some(InStore { key, skew, flight }),
+        })
+    }
+
+    /// The request is in flight from now on: this gateway says so as long as it is.
+    pub(super) fn take_off(&self, holds: &[Hold]) {
+        for hold in holds.iter().filter(|hold| hold.quota.is_concurrency()) {
+            let Some(InStore { key, flight, .. }) = &hold.shared else { continue };
+            let mut flying = self.flying.lock();
+            let here = flying
+                .entry(key.clone())
+                .or_insert_with(|| Flying { flights: HashMap::new(), quota: hold.quota.clone() });
+            here.flights.insert(*flight, hold.admitted.cost);
+        }
+    }
+
+    /// What this gateway has in flight in a counter, one name for each place.
+    pub(super) fn flights_in(&self, key: &[u8]) -> Vec<u8> {
+        let flying = self.flying.lock();
+        let flights = flying.get(key).map(|flying| &flying.flights);
+        let places = flights.into_iter().flatten().flat_map(|(flight, places)| {
+            (1..=*places).map(|place| format!("{}.{place} ", self.flight_name(*flight)))
+        });
+        places.collect::<String>().into_bytes()
+    }
+
+    /// A request is not in flight any more, as far as this gateway says.
+    fn land(&self, hold: &Hold) {
+        let Some(place) = hold.shared.as_ref().filter(|_| hold.quota.is_concurrency()) else {
+            return;
+        };
+        let mut flying = self.flying.lock();
+        if let Some(here) = flying.get_mut(&place.key) {
+            here.flights.remove(&place.flight);
+            if here.flights.is_empty() {
+                flying.remove(&place.key);
+            }
+        }
+    }
+
+    pub(super) fn release(&self, hold: &Hold) {
+        let Some(InStore { key, flight, .. }) = &hold.shared else { return };
+        self.land(hold);
+        let change = match hold.admitted.state() {
+            _ if hold.quota.is_concurrency() => Change::Land(*flight),
+            Some(after) if hold.quota.is_queue() && self.is_in_force(hold) => Change::Leave(after),
+            _ => return,
+        };
+        let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
+        self.queue.put(Amendment { key: key.clone(), layer, change, done: None });
+    }
+
+    /// Whether the limit still has the numbers by which the request was admitted.
+    fn is_in_force(&self, hold: &Hold) -> bool {
+        let registry = self.registry.load();
+        registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
+    }
+
+    /// The store is told in the background; what the caller hears is what the limit holds then, as
+    /// far as this gateway knows.
+    pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
+        let InStore { key, skew, .. } = hold.shared.as_ref()?;
+        let in_force = self.is_in_force(hold);
+        let Hold { quota, admitted, .. } = hold;
+        let counted = admitted.state()?;
+        let flags = if in_force { 0 } else { wire::ELSEWHERE };
+        let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
+        let layer = wire::layer(quota, flags, admitted.cost, self.store_now(now));
+        let (done, told) = oneshot::channel();
+        let amendment = Amendment { key: key.clone(), layer, change, done: Some(done) };
+        self.queue.put(amendment);
+        let now = now.saturating_add_signed(*skew).max(admitted.at);
+        let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);
+        let verdict =
+            state.map(|state| quota.peek(Seen::State(state), now, admitted.cost).by_store());
+        Some(Settled { verdict, told: Some(told) })
+    }
+}
