@@ -53,16 +53,20 @@ impl Quota {
         Told { algorithm, numbers }
     }
 
-    /// The same with fewer tokens: every count, but none below one request of this cost.
+    /// The same with fewer tokens, but room for one request of this cost; and never quicker than
+    /// it was.
     #[expect(clippy::cast_sign_loss, reason = "a share of a count is no less than nothing")]
     pub(crate) fn share(&self, share: f64, cost: u32) -> Self {
-        let least = cost.max(1);
-        self.with_counts(|count| ((f64::from(count) * share) as u32).max(least))
+        let of = |count: u32, least: u32| {
+            ((f64::from(count) * share) as u32).max(least).clamp(1, count.max(1))
+        };
+        self.with_counts(|pace| of(pace, 1), |tokens| of(tokens, cost))
     }
 
     /// One of `of` parts, which together are the whole.
     pub(crate) fn part(&self, index: u32, of: u32) -> Self {
-        self.with_counts(|count| count / of + u32::from(index < count % of))
+        let part = |count: u32| count / of + u32::from(index < count % of);
+        self.with_counts(part, part)
     }
 
     /// The smallest of its counts: so many parts can be made of it.
@@ -73,18 +77,17 @@ impl Quota {
         }
     }
 
-    /// Its window, or as long as it takes to be whole again: how long a store must not forget.
-    pub(crate) fn memory(&self) -> Micros {
-        self.rate.window
-    }
-
-    fn with_counts(&self, change: impl Fn(u32) -> u32) -> Self {
-        let rate = Rate { count: change(self.rate.count), window: self.rate.window };
+    /// The same with other numbers: how quickly tokens come back, and how many there can be. For a
+    /// window both are one number.
+    fn with_counts(&self, pace: impl Fn(u32) -> u32, tokens: impl Fn(u32) -> u32) -> Self {
+        let Rate { count, window } = self.rate;
+        let steady = Rate { count: pace(count), window };
+        let rate = Rate { count: tokens(count), window };
         let made = match &self.shape {
-            Shape::Bucket(bucket) => Self::token_bucket(rate, Some(change(bucket.capacity()))),
+            Shape::Bucket(bucket) => Self::token_bucket(steady, Some(tokens(bucket.capacity()))),
             Shape::Leaky(leaky) => {
                 let ([size, ..], max_wait) = leaky.numbers();
-                Self::leaky_bucket(rate, change(size as u32 - 1), max_wait)
+                Self::leaky_bucket(steady, tokens(size as u32 - 1), max_wait)
             }
             Shape::Fixed(fixed) => match fixed.windows() {
                 Windows::Every(_) => Self::fixed_window(rate),
@@ -92,7 +95,7 @@ impl Quota {
             },
             Shape::Sliding(_) => Self::sliding_window(rate),
             Shape::Log(_) => Self::sliding_log(rate),
-            Shape::Concurrency(most) => Self::concurrency(change(most.capacity())),
+            Shape::Concurrency(most) => Self::concurrency(tokens(most.capacity())),
         };
         // Fewer tokens of a valid quota are valid, but where a bucket would fill too slowly.
         made.unwrap_or_else(|_| self.clone())
@@ -139,5 +142,31 @@ impl Log {
         let rest = total.saturating_sub(known);
         let rest = (rest > 0).then_some((newest, rest));
         oldest.iter().copied().chain(rest).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+
+    #[test]
+    fn a_share_has_room_for_a_request_and_is_never_quicker() {
+        let rate = Rate { count: 10, window: 3600 * SECOND };
+        let dear = Quota::token_bucket(rate, Some(100)).unwrap().share(0.2, 50);
+        assert_eq!((dear.rate().count, dear.capacity()), (2, 50));
+        let slow = Quota::token_bucket(Rate { count: 1, ..rate }, Some(3)).unwrap().share(0.2, 1);
+        assert_eq!((slow.rate().count, slow.capacity()), (1, 1));
+        let window = Quota::fixed_window(rate).unwrap().share(0.2, 5);
+        assert_eq!(window.capacity(), 5);
+        assert_eq!(Quota::concurrency(10).unwrap().share(0.2, 1).capacity(), 2);
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        let quota = Quota::token_bucket(Rate { count: 10, window: SECOND }, Some(23)).unwrap();
+        let parts: Vec<_> = (0..4).map(|index| quota.part(index, 4)).collect();
+        assert_eq!(parts.iter().map(|part| part.rate().count).sum::<u32>(), 10);
+        assert_eq!(parts.iter().map(Quota::capacity).sum::<u32>(), 23);
     }
 }

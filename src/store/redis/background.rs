@@ -21,7 +21,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 const TICK: Duration = Duration::from_millis(250);
 const BEAT: u32 = 6;
 
-/// How many amendments may wait for a store that is away; the oldest go.
+/// How many amendments may wait here for a store that is away, and once more on their way to here:
+/// beyond that nothing more is remembered.
 const MOST: usize = 100_000;
 
 /// How many are sent at once.
@@ -235,7 +236,8 @@ impl Loop {
                     }
                     Job::Reconcile => {
                         self.beat();
-                        self.reconcile();
+                        let counters = self.reconcile();
+                        tracing::info!("{counters} counters are charged with what passed meanwhile");
                     }
                 },
                 () = std::future::ready(()), if can_send => {}
@@ -263,9 +265,8 @@ impl Loop {
         if tick.is_multiple_of(BEAT) {
             self.beat();
         }
-        if self.shared.owed.len() > 0 {
-            self.reconcile();
-        }
+        // What single failures let pass is charged as well, without a word.
+        self.reconcile();
         if !self.checked {
             let _ = timeout(PATIENCE, self.check()).await;
         }
@@ -286,7 +287,7 @@ impl Loop {
         while let Ok(job) = self.jobs.try_recv() {
             match job {
                 Job::Amend(amendment) => self.pending.push_back(amendment),
-                Job::Reconcile => self.reconcile(),
+                Job::Reconcile => drop(self.reconcile()),
             }
         }
         while !self.pending.is_empty() && self.send().await.is_ok() {}
@@ -341,18 +342,17 @@ impl Loop {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// What was admitted while the store was away.
-    fn reconcile(&mut self) {
+    /// What was admitted while the store was away; says of how many counters.
+    fn reconcile(&mut self) -> usize {
         let now = self.now();
         let due = self.shared.owed.take();
-        if !due.is_empty() {
-            tracing::info!("{} counters are charged with what was admitted meanwhile", due.len());
-        }
+        let counters = due.len();
         self.waiting.fetch_add(due.len(), Ordering::Relaxed);
         self.pending.extend(due.into_iter().map(|(key, due)| {
             let layer = wire::layer(&due.quota, 0, 1, now);
             Amendment { key, layer, change: Change::Owe(due.state), done: None }
         }));
+        counters
     }
 
     /// Places in flight count as long as their gateway says that it is alive. That comes before
@@ -383,8 +383,9 @@ impl Loop {
         };
         self.checked = true;
         tracing::info!("the store answers: limits are shared");
+        // Nodes of a cluster may differ; their operators know.
         if matches!(self.shared.options.servers, RedisServers::Cluster(_)) {
-            return self.check_days(None);
+            return;
         }
         let policy = setting(wire.tell(&["CONFIG", "GET", "maxmemory-policy"]).await);
         if let Some(policy) = policy
@@ -397,15 +398,15 @@ impl Loop {
         let append = setting(wire.tell(&["CONFIG", "GET", "appendonly"]).await);
         let save = setting(wire.tell(&["CONFIG", "GET", "save"]).await);
         if let (Some(append), Some(save)) = (append, save) {
-            self.check_days(Some(append == "yes" || !save.is_empty()));
+            self.check_days(append == "yes" || !save.is_empty());
         }
     }
 
-    fn check_days(&self, persists: Option<bool>) {
+    fn check_days(&self, persists: bool) {
         const DAY: Micros = 86_400_000_000;
         let registry = self.shared.registry.load();
-        let long = registry.values().flatten().any(|quota| quota.memory() >= DAY);
-        if long && persists == Some(false) {
+        let long = registry.values().flatten().any(|quota| quota.rate().window >= DAY);
+        if long && !persists {
             tracing::warn!(
                 "the store keeps nothing over a restart, and a limit's window is a day or more: \
                  a restart would forgive it"

@@ -82,7 +82,7 @@ impl Shared {
         Ok(decision)
     }
 
-    /// Serves a charge from its block, fetching one if there is none. `false`: it has to be charged
+    /// Serves a charge from its block, fetching one if there is none. `None`: it has to be charged
     /// by itself.
     async fn serve(
         self: &Arc<Self>,

@@ -126,19 +126,17 @@ impl Decide {
 
 impl Shared {
     /// Runs a script over one of this worker's links. A store that has forgotten it is told it
-    /// anew; a link that leads nowhere is cut, and if it broke while it was not used, another one is
-    /// tried.
+    /// anew; a link that leads nowhere is cut, and what broke off is asked once more if that does no
+    /// harm.
     pub(super) async fn run(
         &self,
         script: &Script,
         call: Call,
         now: Micros,
     ) -> Result<Vec<u8>, Trouble> {
-        let mut link = self.link();
-        let mut reply = self.run_over(link, script, &call, now).await;
+        let reply = self.run_over(self.link(), script, &call, now).await;
         if reply == Err(Trouble::Broken) && script.may_repeat {
-            link = self.link();
-            reply = self.run_over(link, script, &call, now).await;
+            return self.run_over(self.link(), script, &call, now).await;
         }
         reply
     }
