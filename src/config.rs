@@ -10,6 +10,7 @@ pub mod diagnostics;
 mod edge;
 mod grammar;
 mod limits;
+mod listeners;
 pub mod model;
 mod read;
 mod routes;
@@ -115,7 +116,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         return None;
     }
     let mut fields = Fields::of(node, "gateway.yaml", cx)?;
-    let listen = fields.required("listen", cx).map(|edge::Listen(addresses)| addresses);
+    let listen = fields.required("listen", cx).map(|listeners::Listen(all)| all);
     let admin = fields.optional("admin", cx);
     let store: store::Store = fields.optional("store", cx).unwrap_or_default();
     let store::Store { max_keys, saved, shared: shared_store } = store;

@@ -182,6 +182,8 @@ pub enum Refused {
     HeaderTimeout,
     /// What was sent is not HTTP, or too large to be read.
     BadRequest,
+    /// No PROXY header, or no TLS, within its time-out.
+    Handshake,
 }
 
 /// Everything that is counted.
@@ -193,7 +195,7 @@ pub struct Metrics {
     pub workers: Box<[WorkerMetrics]>,
     /// Requests that matched no route.
     pub unrouted: Arc<RouteMetrics>,
-    refused: [Counter; 3],
+    refused: [Counter; 4],
     /// Reloads that took effect.
     pub reloads_ok: Counter,
     /// Reloads that were refused.
@@ -331,7 +333,9 @@ impl Metrics {
             "Connections and requests refused before routing.",
         );
         for (reason, count) in
-            ["too_many_connections", "header_timeout", "bad_request"].iter().zip(&self.refused)
+            ["too_many_connections", "header_timeout", "bad_request", "handshake"]
+                .iter()
+                .zip(&self.refused)
         {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
         }

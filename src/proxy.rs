@@ -9,6 +9,9 @@ pub mod destination;
 mod early_denial;
 mod exchange;
 mod forward;
+mod frames;
+mod http1;
+mod http2;
 pub mod identify;
 pub mod judge;
 mod present;
@@ -16,8 +19,11 @@ pub mod refusal;
 pub mod relay;
 pub mod respond;
 mod settle;
+mod tunnel;
 mod watched;
 
+use crate::incoming::Incoming;
+use crate::upgrade::Upgrade;
 use crate::worker::Worker;
 use accept::Peer;
 use body::Body;
@@ -25,22 +31,25 @@ use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use refusal::Refusal;
 use relay::Answer;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Answers one request.
+/// Answers one request. `upgrade` is what it wants to switch to, unless its headers tell.
 pub async fn handle(
     worker: Rc<Worker>,
     peer: Rc<Peer>,
     request: Request<Incoming>,
+    upgrade: Option<Upgrade>,
 ) -> Result<Response<Body>, Infallible> {
-    let mut exchange = Exchange::begin(worker, peer, &request);
-    let no_body = request.body().is_end_stream();
+    let mut exchange = Exchange::begin(worker, peer, &request, upgrade);
+    // Over HTTP/2 a body that nobody reads is in nobody's way.
+    let no_body = request.body().is_end_stream() || matches!(request.body(), Incoming::Http2(_));
     let mut request = Some(request);
-    Ok(match pass(&mut exchange, &mut request).await {
+    let outcome = pass(&mut exchange, &mut request).await;
+    exchange.forget_interim();
+    Ok(match outcome {
         Ok(answer) => {
             let mut response = respond::relayed(exchange, answer);
             response.body_mut().told().await;
@@ -66,8 +75,8 @@ async fn pass(
     early_denial::identity(exchange)?;
     judge::judge(exchange, head.headers()).await?;
     arrived?;
-    let (route, destination) = exchange.found()?;
-    let request = forward::prepare(exchange, route, destination, request)?;
+    let (route, _) = exchange.found()?;
+    let request = forward::prepare(exchange, route, request)?;
     relay::relay(exchange, route, request).await
 }
 

@@ -8,7 +8,9 @@ mod saving;
 use crate::clock::Clock;
 use crate::config::{self, LoadError, Loaded};
 use crate::gateway::Gateway;
-use crate::worker::{self, Handover, Listeners, Orders};
+use crate::listener::Listeners;
+use crate::tls::TlsError;
+use crate::worker::{self, Handover, Orders};
 use control::{Command, Control};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -54,6 +56,9 @@ pub enum Error {
     /// An address cannot be listened on.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
+    /// A certificate that was read cannot be used for TLS.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] TlsError),
     /// A thread panicked; what it held is gone, so the process must be started anew.
     #[error("{0} has died")]
     Died(&'static str),
@@ -80,7 +85,7 @@ impl Server {
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or_else(cores).max(1);
-        let bound = listeners::bind_all(&config.listen, &Listeners::new())?;
+        let bound = listeners::Bound::new(&config.listen, &Listeners::new())?.adopt();
         let admin_address = config.admin.as_ref().map(|admin| admin.address);
         let admin_socket =
             admin_address.map(|address| listeners::bind(address, false)).transpose()?;

@@ -7,10 +7,13 @@ pub mod answer;
 pub mod chunked;
 pub mod connect;
 pub mod connection;
+pub mod http2;
 pub mod pool;
 pub mod upload;
 
 use crate::config::model::{self, Balance, Timeouts};
+use crate::tls::client::Tls;
+use rustls::pki_types::ServerName;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -24,6 +27,10 @@ pub struct Upstream {
     pub endpoints: Box<[Arc<Endpoint>]>,
     /// How long each step may take.
     pub timeouts: Timeouts,
+    /// How backends prove who they are, where they are spoken to through TLS.
+    pub tls: Option<Tls>,
+    /// Whether they are spoken to in HTTP/2.
+    pub http2: bool,
     balance: Balance,
     /// Each endpoint's share, relative to the others'.
     weights: Box<[u32]>,
@@ -45,20 +52,27 @@ pub struct Endpoint {
     pub name: String,
     /// The address, where the host is one.
     pub address: Option<SocketAddr>,
+    /// The name that it must prove to have, where it is spoken to through TLS.
+    pub server_name: Option<ServerName<'static>>,
     in_flight: AtomicU32,
 }
 
 impl Upstream {
     /// Endpoints that were there before go on as they are.
     pub fn new(config: &model::Upstream, before: Option<&Self>) -> Self {
+        // Those that are spoken to otherwise now are others: their connections do not go on.
+        let before =
+            before.filter(|before| (&before.tls, before.http2) == (&config.tls, config.http2));
         let known = |endpoint: &model::Endpoint| {
-            before?
-                .endpoints
-                .iter()
-                .find(|known| (&known.host, known.port) == (&endpoint.host, endpoint.port))
+            let found = before?.endpoints.iter().find(|known| {
+                (&known.host, known.port, known.server_name.is_some())
+                    == (&endpoint.host, endpoint.port, endpoint.https)
+            });
+            found.map(Arc::clone)
         };
+        let tls = before.map_or(&config.tls, |before| &before.tls);
         let endpoint = |endpoint| {
-            known(endpoint).map_or_else(|| Arc::new(Endpoint::new(endpoint)), Arc::clone)
+            known(endpoint).unwrap_or_else(|| Arc::new(Endpoint::new(endpoint, tls.as_ref())))
         };
         let endpoints: Box<[_]> = config.endpoints.iter().map(endpoint).collect();
         let weights: Box<[u32]> = config.endpoints.iter().map(|endpoint| endpoint.weight).collect();
@@ -68,6 +82,8 @@ impl Upstream {
             weights,
             endpoints,
             timeouts: config.timeouts,
+            tls: tls.clone(),
+            http2: config.http2,
             balance: config.balance,
             turn: AtomicUsize::new(0),
         }
@@ -114,15 +130,21 @@ fn turns(weights: &[u32]) -> Box<[usize]> {
 }
 
 impl Endpoint {
-    fn new(endpoint: &model::Endpoint) -> Self {
+    fn new(endpoint: &model::Endpoint, tls: Option<&Tls>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let host = endpoint.host.trim_matches(['[', ']']);
+        let tls = tls.filter(|_| endpoint.https);
+        let server_name = tls.and_then(|tls| {
+            let own = || ServerName::try_from(host.to_owned()).ok();
+            tls.server_name.clone().or_else(own)
+        });
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             host: endpoint.host.clone(),
             port: endpoint.port,
             name: format!("{}:{}", endpoint.host, endpoint.port),
             address: host.parse().ok().map(|ip| SocketAddr::new(ip, endpoint.port)),
+            server_name,
             in_flight: AtomicU32::new(0),
         }
     }
@@ -157,13 +179,17 @@ mod tests {
 
     fn upstream(balance: Balance, weights: &[u32]) -> Upstream {
         let endpoint = |(port, weight): (u16, &u32)| model::Endpoint {
+            https: false,
             host: "127.0.0.1".into(),
             port,
             weight: *weight,
         };
         let endpoints = (1..).zip(weights).map(endpoint).collect();
         let timeouts = Timeouts::default();
-        Upstream::new(&model::Upstream { name: "app".into(), endpoints, balance, timeouts }, None)
+        let name = "app".to_owned();
+        let (tls, http2) = (None, false);
+        let config = model::Upstream { name, endpoints, balance, timeouts, tls, http2 };
+        Upstream::new(&config, None)
     }
 
     #[test]
@@ -190,10 +216,14 @@ mod tests {
         let _under_way = first.endpoints[1].begin();
         let timeouts = Timeouts::default();
         // Another weight does not make it another endpoint.
-        let same = model::Endpoint { host: "127.0.0.1".into(), port: 2, weight: 7 };
-        let endpoints = vec![same, model::Endpoint { host: "::1".into(), port: 3, weight: 1 }];
-        let balance = Balance::RoundRobin;
-        let config = model::Upstream { name: "app".into(), endpoints, balance, timeouts };
+        let at = |host: &str, port, weight| {
+            let host = host.to_owned();
+            model::Endpoint { https: false, host, port, weight }
+        };
+        let endpoints = vec![at("127.0.0.1", 2, 7), at("::1", 3, 1)];
+        let (name, balance) = ("app".to_owned(), Balance::RoundRobin);
+        let (tls, http2) = (None, false);
+        let config = model::Upstream { name, endpoints, balance, timeouts, tls, http2 };
         let second = Upstream::new(&config, Some(&first));
         assert_eq!(second.endpoints[0].id, first.endpoints[1].id);
         assert!(second.load(0) > 0);

@@ -5,40 +5,29 @@
 //! Every worker accepts from every listener; a connection goes to the worker that has the fewest,
 //! so that a handful of long-lived connections is spread evenly too.
 
+use crate::clock::SECOND;
 use crate::config::model::Server;
 use crate::deadline::{Deadlines, TICK, ticks};
 use crate::gateway::Gateway;
+use crate::listener::{Listener, Listeners};
 use crate::metrics::{Refused, WorkerMetrics};
 use crate::proxy::accept;
 use crate::snapshot::Snapshot;
 use crate::upstream::pool::Pool;
+use http::HeaderValue;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_local};
 
-/// A socket that listens, shared by all workers.
-#[derive(Debug)]
-pub struct Listener {
-    /// What the configuration says.
-    pub configured: SocketAddr,
-    /// Where it really listens: the system picks a port for port 0.
-    pub local: SocketAddr,
-    /// The socket.
-    pub socket: TcpListener,
-}
-
-/// The listeners there should be.
-pub type Listeners = Vec<Arc<Listener>>;
-
 /// A connection on its way to the worker that serves it.
-pub type Handover = (std::net::TcpStream, SocketAddr);
+pub type Handover = (std::net::TcpStream, SocketAddr, Arc<Listener>);
 
 /// What a worker is told from outside.
 #[derive(Debug)]
@@ -68,10 +57,14 @@ pub struct Worker {
     pub deadlines: Rc<Deadlines>,
     /// Room to put short things together, for a moment.
     pub scratch: RefCell<Vec<u8>>,
+    /// Room for what a tunnel moves, for a moment.
+    pub piece: RefCell<Vec<u8>>,
     generation: RefCell<Rc<Generation>>,
     /// Where other workers take connections.
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
     draining: Cell<bool>,
+    /// What the date was when somebody asked last, and in which second that was.
+    date: RefCell<(u64, HeaderValue)>,
 }
 
 /// A snapshot as one worker runs it: with the worker's own connections to its upstreams.
@@ -119,8 +112,10 @@ impl Worker {
             generation: RefCell::new(Rc::new(generation)),
             deadlines,
             scratch: RefCell::default(),
+            piece: RefCell::default(),
             peers,
             draining: Cell::new(false),
+            date: RefCell::new((0, HeaderValue::from_static(""))),
         }
     }
 
@@ -137,6 +132,19 @@ impl Worker {
     /// The guards of the edge, as of the last request: good enough for time-outs.
     pub fn server(&self) -> Server {
         self.generation.borrow().snapshot.server
+    }
+
+    /// The date as answers tell it.
+    pub fn date(&self) -> HeaderValue {
+        let clock = &self.gateway.clock;
+        let second = clock.wall(clock.now()) / SECOND;
+        let (known, date) = &mut *self.date.borrow_mut();
+        if *known != second {
+            let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second));
+            *known = second;
+            *date = HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static(""));
+        }
+        date.clone()
     }
 
     /// This worker's gauges.
@@ -223,7 +231,7 @@ impl Worker {
         let mut complained = None;
         loop {
             match socket.accept().await {
-                Ok((stream, address)) => self.place(stream, address),
+                Ok((stream, address)) => self.place(stream, address, &listener),
                 Err(error) if is_passing(&error) => {}
                 Err(error) => {
                     // Out of file descriptors, most likely: let some close. Said once in a while.
@@ -239,7 +247,7 @@ impl Worker {
     }
 
     /// Gives a connection to the worker that has the fewest.
-    fn place(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    fn place(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, listener: &Arc<Listener>) {
         let metrics = &self.gateway.metrics;
         let limit = self.gateway.max_connections();
         if metrics.connections() >= limit {
@@ -251,9 +259,10 @@ impl Worker {
         let index = if fewest < self.metrics().connections() { index } else { self.index };
         metrics.workers[index].assign_connection();
         if index == self.index {
-            return self.serve(stream, address);
+            return self.serve(stream, address, listener);
         }
-        let sent = stream.into_std().map(|stream| self.peers[index].send((stream, address)));
+        let handover = |stream| (stream, address, Arc::clone(listener));
+        let sent = stream.into_std().map(|stream| self.peers[index].send(handover(stream)));
         if let Ok(Err(mpsc::error::SendError(handover))) = sent {
             // It has ended, so it is ours after all.
             metrics.workers[index].end_connection();
@@ -263,18 +272,19 @@ impl Worker {
     }
 
     /// Takes over a connection that was accepted for this worker.
-    fn take(self: &Rc<Self>, (stream, address): Handover) {
+    fn take(self: &Rc<Self>, (stream, address, listener): Handover) {
         match TcpStream::from_std(stream) {
-            Ok(stream) => self.serve(stream, address),
+            Ok(stream) => self.serve(stream, address, &listener),
             Err(_) => self.metrics().end_connection(),
         }
     }
 
     /// Serves a connection that has been assigned to this worker.
-    fn serve(self: &Rc<Self>, stream: TcpStream, address: SocketAddr) {
+    fn serve(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, listener: &Listener) {
         let open = Open(Rc::clone(self));
+        let greeting = listener.greeting.load_full();
         spawn_local(async move {
-            accept::serve(Rc::clone(&open.0), stream, address).await;
+            accept::serve(Rc::clone(&open.0), stream, address, greeting).await;
         });
     }
 }

@@ -139,11 +139,22 @@ fn answers_without_a_body_stay_without_one() {
 }
 
 #[test]
-fn interim_answers_do_not_end_the_exchange() {
+fn interim_answers_pass_and_do_not_end_the_exchange() {
     let (_backend, gateway) = answering(
         "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
     );
-    assert_eq!(gateway.get("/").text(), "ok");
+    let mut connection = gateway.connect();
+    for _ in 0..2 {
+        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(connection.head().unwrap().status, 102);
+        let early = connection.head().unwrap();
+        assert_eq!((early.status, early.header("link")), (103, Some("x")));
+        assert_eq!(connection.read_reply("GET").text(), "ok");
+    }
+    // HTTP/1.0 does not know them.
+    let mut old = gateway.connect();
+    old.write(b"GET / HTTP/1.0\r\nhost: a\r\n\r\n");
+    assert_eq!(old.head().unwrap().status, 200);
 }
 
 #[test]

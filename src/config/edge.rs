@@ -1,4 +1,4 @@
-//! Sections about the edge of the gateway: listeners, admin, server guards, headers, logging.
+//! Sections about the edge of the gateway: admin, server guards, headers, logging.
 
 use super::grammar;
 use super::model::{AccessLog, Admin, Headers, Server};
@@ -6,45 +6,6 @@ use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
 use std::time::Duration;
-
-/// `listen`: one address, or a list.
-pub(super) struct Listen(pub(super) Vec<SocketAddr>);
-
-struct Listener(SocketAddr);
-
-impl Read for Listen {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let listeners: Vec<Listener> = Vec::read(node, cx)?;
-        let addresses: Vec<SocketAddr> = listeners.into_iter().map(|l| l.0).collect();
-        for (index, address) in addresses.iter().enumerate() {
-            if address.port() != 0 && addresses[..index].contains(address) {
-                cx.error(node, format!("{address} is listened on twice"));
-            }
-        }
-        if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
-            cx.error(node, "at least one address to listen on is needed");
-        }
-        Some(Self(addresses))
-    }
-}
-
-impl Read for Listener {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let Kind::Map(_) = node.kind else {
-            return SocketAddr::read(node, cx).map(Self);
-        };
-        let mut fields = Fields::of(node, "a listener", cx)?;
-        let address = fields.required("address", cx);
-        if let Some(flag) = fields.get("proxy_protocol")
-            && bool::read(flag, cx) == Some(true)
-        {
-            cx.error(flag, "'proxy_protocol: true' is not supported yet");
-        }
-        fields.later(&["tls"]);
-        fields.finish(cx);
-        address.map(Self)
-    }
-}
 
 impl Read for SocketAddr {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
@@ -119,6 +80,7 @@ fn size(node: &Node, cx: &mut Context<'_>) -> Option<u64> {
 impl Default for Server {
     fn default() -> Self {
         Self {
+            handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             max_headers: 100,
@@ -156,6 +118,12 @@ impl Read for Server {
             Some(count)
         });
         let server = Self {
+            handshake_timeout: positive(
+                &mut fields,
+                "handshake_timeout",
+                cx,
+                default.handshake_timeout,
+            ),
             header_timeout: positive(&mut fields, "header_timeout", cx, default.header_timeout),
             idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
             max_headers: max_headers.unwrap_or(default.max_headers),

@@ -3,6 +3,7 @@
 
 use crate::json_path::JsonPath;
 use crate::limit::{Period, Quota, Rate};
+use crate::tls::{Certificate, client};
 use crate::token::Verifier;
 use http::{HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
@@ -152,7 +153,7 @@ pub enum Consistency {
 #[derive(Debug)]
 pub struct Config {
     /// Where callers connect.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listener>,
     /// Metrics and health.
     pub admin: Option<Admin>,
     /// The memory store's cap.
@@ -183,6 +184,26 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// Every file this was made of, for the watcher.
     pub files: Vec<PathBuf>,
+}
+
+/// A place where callers connect.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Where.
+    pub address: SocketAddr,
+    /// How to encrypt; otherwise everything is in the clear.
+    pub tls: Option<ListenerTls>,
+    /// Whether a balancer says first whom it connects.
+    pub proxy_protocol: bool,
+}
+
+/// The TLS of a listener.
+#[derive(Clone, Debug)]
+pub struct ListenerTls {
+    /// Callers are shown the one of the name they ask for, or the first.
+    pub certificates: Vec<Certificate>,
+    /// PEM of those who vouch for callers; callers then must show a certificate.
+    pub client_ca: Option<Arc<[u8]>>,
 }
 
 /// The admin listener.
@@ -416,11 +437,17 @@ pub struct Upstream {
     pub balance: Balance,
     /// How long each step may take.
     pub timeouts: Timeouts,
+    /// How backends prove who they are; otherwise everything is in the clear.
+    pub tls: Option<client::Tls>,
+    /// Whether they are spoken to in HTTP/2.
+    pub http2: bool,
 }
 
 /// One address of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
+    /// Through TLS.
+    pub https: bool,
     /// Host name or address.
     pub host: String,
     /// Port.
@@ -442,12 +469,14 @@ pub enum Balance {
 /// How long each step towards a backend may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To connect.
+    /// To connect, TLS included.
     pub connect: Duration,
     /// From the request until the head of its response.
     pub response: Duration,
     /// How long an unused connection is kept.
     pub idle: Duration,
+    /// How long a tunnel may be silent in both directions.
+    pub tunnel: Duration,
 }
 
 /// One route.
@@ -520,6 +549,8 @@ pub struct Headers {
 /// The guards of the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
+    /// From the connection until it is encrypted, and until a balancer has said whom it connects.
+    pub handshake_timeout: Duration,
     /// From a request's first byte until its last header.
     pub header_timeout: Duration,
     /// How long a connection may lie idle between requests, or a caller may leave what we send

@@ -1,6 +1,7 @@
 //! `store`: where counters live, and what happens when that is away.
 
 use super::edge::{positive, share};
+use super::listeners::file;
 use super::model::{OnFailure, RedisServers, RedisTls, RedisUrl, Saved, Sentinel, SharedStore};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::tree::{Kind, Node};
@@ -187,19 +188,8 @@ impl Read for Sentinel {
 /// Certificates for `rediss://`, where the system's do not do.
 fn tls(node: &Node, cx: &mut Context<'_>) -> Option<RedisTls> {
     let mut fields = Fields::of(node, "the store's TLS", cx)?;
-    let mut file = |name: &'static str, cx: &mut Context<'_>| {
-        let node = fields.get(name)?;
-        let name = text(node, cx, "a file")?;
-        let path = cx.resolve(name);
-        cx.files.push(path.clone());
-        match std::fs::read(&path) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                cx.error(node, format!("cannot read {}: {error}", path.display()));
-                None
-            }
-        }
-    };
+    let mut file =
+        |name: &'static str, cx: &mut Context<'_>| fields.get(name).and_then(|node| file(node, cx));
     let (ca, cert, key) = (file("ca", cx), file("cert", cx), file("key", cx));
     fields.finish(cx);
     if cert.is_some() != key.is_some() {

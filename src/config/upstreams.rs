@@ -1,10 +1,14 @@
 //! Upstreams: where requests go.
 
 use super::edge::positive;
+use super::listeners::file;
 use super::model::{Balance, Endpoint, Timeouts, Upstream};
 use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
+use crate::tls::client;
 use http::Uri;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) fn read_all(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Upstream> {
@@ -29,6 +33,8 @@ fn empty(name: &str) -> Upstream {
         endpoints: Vec::new(),
         balance: Balance::default(),
         timeouts: Timeouts::default(),
+        tls: None,
+        http2: false,
     }
 }
 
@@ -38,14 +44,16 @@ impl Default for Timeouts {
             connect: Duration::from_secs(2),
             response: Duration::from_secs(30),
             idle: Duration::from_secs(60),
+            tunnel: Duration::from_secs(300),
         }
     }
 }
 
 fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     let Kind::Map(_) = node.kind else {
-        let endpoints = vec![Endpoint::read(node, cx)?];
-        return Some(Upstream { endpoints, ..empty(name) });
+        let endpoint = Endpoint::read(node, cx)?;
+        let tls = if endpoint.https { Some(tls(node, None, None, false, cx)?) } else { None };
+        return Some(Upstream { endpoints: vec![endpoint], tls, ..empty(name) });
     };
     let mut fields = Fields::of(node, "an upstream", cx)?;
     let endpoints: Option<Vec<Endpoint>> = fields.required("endpoints", cx);
@@ -66,15 +74,48 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
         one_of(node, cx, "a way of balancing", &words)
     });
     let timeouts = fields.optional("timeouts", cx).unwrap_or_default();
-    if let Some(flag) = fields.get("http2")
-        && bool::read(flag, cx) == Some(true)
-    {
-        cx.error(flag, "'http2: true' is not supported yet");
-    }
-    fields.later(&["health", "eject", "retries", "concurrency", "ca"]);
+    let http2 = fields.optional("http2", cx).unwrap_or(false);
+    let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
+    fields.later(&["health", "eject", "retries", "concurrency"]);
     fields.finish(cx);
+    let endpoints = endpoints?;
+    let tls = if endpoints.iter().any(|endpoint| endpoint.https) {
+        Some(tls(node, ca, server_name, http2, cx)?)
+    } else {
+        for node in [ca, server_name].into_iter().flatten() {
+            cx.error(node, "only https:// endpoints prove who they are");
+        }
+        None
+    };
     let balance = balance.unwrap_or_default();
-    Some(Upstream { name: name.to_owned(), endpoints: endpoints?, balance, timeouts })
+    Some(Upstream { name: name.to_owned(), endpoints, balance, timeouts, tls, http2 })
+}
+
+/// How backends prove who they are.
+fn tls(
+    node: &Node,
+    ca: Option<&Node>,
+    server_name: Option<&Node>,
+    http2: bool,
+    cx: &mut Context<'_>,
+) -> Option<client::Tls> {
+    let name = server_name.map(|node| {
+        parsed(node, cx, "a name", |text| {
+            ServerName::try_from(text.to_owned())
+                .map_err(|_| "it looks like api.internal".to_owned())
+        })
+    });
+    let pem = ca.map(|node| file(node, cx).map(Arc::from));
+    // What was given and cannot be read is not left out.
+    let (name, pem) = (name.map_or(Some(None), |name| name.map(Some)), pem);
+    let pem = pem.map_or(Some(None), |pem| pem.map(Some));
+    match client::Tls::new(pem?, name?, http2) {
+        Ok(tls) => Some(tls),
+        Err(error) => {
+            cx.error(ca.unwrap_or(node), format!("backends cannot be verified: {error}"));
+            None
+        }
+    }
 }
 
 impl Read for Timeouts {
@@ -85,6 +126,7 @@ impl Read for Timeouts {
             connect: positive(&mut fields, "connect", cx, default.connect),
             response: positive(&mut fields, "response", cx, default.response),
             idle: positive(&mut fields, "idle", cx, default.idle),
+            tunnel: positive(&mut fields, "tunnel", cx, default.tunnel),
         };
         fields.finish(cx);
         Some(timeouts)
@@ -117,13 +159,13 @@ impl Read for Endpoint {
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {
-    const HELP: &str = "an endpoint looks like http://127.0.0.1:3000";
+    const HELP: &str = "an endpoint looks like http://127.0.0.1:3000 or https://api.internal";
     let uri: Uri = text.parse().map_err(|_| HELP)?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err("https:// upstreams are not supported yet".to_owned()),
+    let https = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
         _ => return Err(HELP.to_owned()),
-    }
+    };
     if uri.path() != "/" || uri.query().is_some() {
         return Err("an endpoint has no path; 'rewrite' on the route changes paths".to_owned());
     }
@@ -134,5 +176,9 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     if uri.port_u16() == Some(0) || uri.authority().is_some_and(|a| a.as_str().ends_with(':')) {
         return Err(HELP.to_owned());
     }
-    Ok(Endpoint { host, port: uri.port_u16().unwrap_or(80), weight: 1 })
+    if https && ServerName::try_from(host.trim_matches(['[', ']'])).is_err() {
+        return Err("no certificate can be for such a name".to_owned());
+    }
+    let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+    Ok(Endpoint { https, host, port, weight: 1 })
 }

@@ -1,27 +1,36 @@
-//! Connections of callers: taken from a listener, driven by hyper, and guarded by time-outs.
+//! Connections of callers: taken from a listener, greeted, and guarded by time-outs.
+//!
+//! ```text
+//! PROXY header ─► TLS ─► HTTP/2, if that was agreed on or is what comes first ─► http2
+//!                    └─► otherwise HTTP/1.1 ─► http1 ─► a tunnel, perhaps
+//! ```
 //!
 //! hyper's own header timer costs a timer per request; here the socket notes what happens on it
 //! ([`Activity`]) and the worker's coarse deadlines do the rest.
 
+use super::tunnel::Tunnel;
 use super::watched::Watched;
+use super::{http1, http2};
 use crate::config::model::Server;
-use crate::deadline::{Deadline, Deadlines, TICK, ticks};
+use crate::deadline::{Deadline, Deadlines, ticks};
+use crate::listener::Greeting;
 use crate::metrics::Refused;
+use crate::proxy_protocol;
 use crate::snapshot::Snapshot;
+use crate::socket::Socket;
+use crate::upstream::answer::Head;
 use crate::worker::Worker;
 use http::HeaderValue;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
@@ -30,20 +39,29 @@ pub struct Peer {
     pub ip: IpAddr,
     /// The same as text.
     pub name: HeaderValue,
+    /// Whether what they say is encrypted.
+    pub secure: bool,
     /// What happens on the connection.
     pub activity: Activity,
+    /// Interim answers that are to be told, by whoever polls the request: they are its own.
+    pub(super) interim: RefCell<Vec<Head>>,
+    /// What the request that was just answered has switched to.
+    pub(super) tunnel: RefCell<Option<Tunnel>>,
     /// Whether they are a trusted proxy, and by which generation's list.
     trusted: Cell<(u64, bool)>,
 }
 
 impl Peer {
-    fn new(address: SocketAddr, deadlines: Rc<Deadlines>) -> Self {
+    fn new(address: SocketAddr, secure: bool, deadlines: Rc<Deadlines>) -> Self {
         let ip = address.ip().to_canonical();
         let name = HeaderValue::from_str(&ip.to_string());
         Self {
             ip,
             name: name.unwrap_or(HeaderValue::from_static("unknown")),
+            secure,
             activity: Activity::new(deadlines),
+            interim: RefCell::default(),
+            tunnel: RefCell::default(),
             trusted: Cell::new((0, false)),
         }
     }
@@ -72,6 +90,12 @@ pub struct Activity {
     ahead: Cell<bool>,
     /// The caller may still be sending a body that nobody reads.
     lingers: Cell<bool>,
+    /// Requests under way.
+    open: Cell<u32>,
+    /// Many requests may be under way at once, each with its own beginning and end.
+    multiplexed: Cell<bool>,
+    /// Everything that was written before has been sent.
+    clean: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +120,9 @@ impl Activity {
             stuck: Cell::new(None),
             ahead: Cell::new(false),
             lingers: Cell::new(false),
+            open: Cell::new(0),
+            multiplexed: Cell::new(false),
+            clean: Cell::new(true),
         }
     }
 
@@ -107,12 +134,37 @@ impl Activity {
     /// A head has been read whole.
     pub fn request_began(&self) {
         self.ahead.set(false);
+        self.open.set(self.open.get() + 1);
         self.enter(Phase::Busy);
     }
 
     /// The answer is complete.
     pub fn request_ended(&self) {
-        self.enter(Phase::Ending);
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.enter(Phase::Ending);
+        }
+    }
+
+    /// From now on many requests may be under way at once.
+    pub(super) fn multiplex(&self) {
+        self.multiplexed.set(true);
+        self.enter(Phase::Idle);
+    }
+
+    /// Whether many requests may be under way at once: it is HTTP/2.
+    pub fn is_multiplexed(&self) -> bool {
+        self.multiplexed.get()
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.get() == 0
+    }
+
+    /// Whether something else may be written before what comes next.
+    pub(super) fn is_clean(&self) -> bool {
+        self.clean.get()
     }
 
     /// Whether the caller may still be sending a body that nobody reads.
@@ -120,7 +172,19 @@ impl Activity {
         self.lingers.set(lingers);
     }
 
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers.get()
+    }
+
+    /// Whether the rest of a head, or a first byte, is waited for.
+    pub(super) fn waits_for_a_head(&self) -> bool {
+        self.phase.get() == Phase::Head
+    }
+
     pub(super) fn bytes_read(&self) {
+        if self.multiplexed.get() {
+            return; // pings and the like are no requests
+        }
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Head),
             Phase::Ending => self.ahead.set(true),
@@ -129,6 +193,7 @@ impl Activity {
     }
 
     pub(super) fn write_pending(&self) {
+        self.clean.set(false);
         if self.stuck.get().is_none() {
             self.stuck.set(Some(self.deadlines.tick()));
         }
@@ -136,16 +201,23 @@ impl Activity {
 
     pub(super) fn bytes_written(&self) {
         self.stuck.set(None);
+        self.clean.set(false);
+    }
+
+    /// What was begun has been written to its end.
+    pub(super) fn cleared(&self) {
+        self.clean.set(true);
     }
 
     pub(super) fn flushed(&self) {
+        self.clean.set(true);
         if self.phase.get() == Phase::Ending {
             self.enter(if self.ahead.take() { Phase::Head } else { Phase::Idle });
         }
     }
 
     /// Sets the deadline to when the connection has been at it for too long.
-    fn arm(&self, deadline: &Deadline, server: &Server) {
+    pub(super) fn arm(&self, deadline: &Deadline, server: &Server) {
         match (self.phase.get(), self.stuck.get()) {
             (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
             (Phase::Idle, _) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
@@ -158,74 +230,105 @@ impl Activity {
 }
 
 /// Serves one connection until it ends.
-pub async fn serve(worker: Rc<Worker>, stream: TcpStream, address: SocketAddr) {
-    let peer = Rc::new(Peer::new(address, Rc::clone(&worker.deadlines)));
+pub async fn serve(
+    worker: Rc<Worker>,
+    stream: TcpStream,
+    address: SocketAddr,
+    greeting: Arc<Greeting>,
+) {
     let _ = stream.set_nodelay(true);
-    let server = worker.generation().snapshot.server;
-    let socket = TokioIo::new(Watched::new(stream, &worker, &peer));
-    let service = service_fn({
-        let (worker, peer) = (Rc::clone(&worker), Rc::clone(&peer));
-        move |request| super::handle(Rc::clone(&worker), Rc::clone(&peer), request)
-    });
-    let mut builder = http1::Builder::new();
-    builder.max_header_size(server.max_header_bytes);
-    builder.max_buf_size(server.max_header_bytes.max(64 << 10));
-    if server.max_headers != 100 {
-        builder.max_headers(server.max_headers); // hyper's default needs no allocation
-    }
-    let mut connection = builder.serve_connection(socket, service);
-
-    let deadline = worker.deadlines.register();
-    let mut draining = false;
-    let outcome = poll_fn(|cx| {
-        if worker.is_draining() && !std::mem::replace(&mut draining, true) {
-            Pin::new(&mut connection).graceful_shutdown();
-        }
-        if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
-            return Poll::Ready(Some(result));
-        }
-        peer.activity.arm(&deadline, &worker.server());
-        deadline.poll_elapsed(cx).map(|_| None)
-    })
-    .await;
-
-    let stream = connection.into_parts().io.into_inner().into_stream();
-    match outcome {
-        Some(Err(error)) if error.is_parse() => {
-            worker.gateway.metrics.refuse(Refused::BadRequest);
-            linger(&worker, stream).await;
-        }
-        None if peer.activity.phase.get() == Phase::Head => {
-            worker.gateway.metrics.refuse(Refused::HeaderTimeout);
-            time_out(&worker, stream).await;
-        }
-        Some(Ok(())) if peer.activity.lingers.get() => linger(&worker, stream).await,
-        _ => {}
-    }
-}
-
-/// Tells a caller whose head did not come in time. One try: whoever does not read it was told.
-async fn time_out(worker: &Worker, mut stream: TcpStream) {
-    let answer = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    let _ = worker.deadlines.within(TICK, stream.write_all(answer)).await;
-    let _ = worker.deadlines.within(TICK, stream.shutdown()).await;
-}
-
-/// Closes a connection on which bytes may still arrive. A socket that is closed with unread bytes
-/// resets the connection, and the caller might lose the answer that explains why.
-async fn linger(worker: &Worker, mut stream: TcpStream) {
-    const MOST: usize = 256 << 10;
-    // On the heap: a connection that needs no such end shall not hold the room for it.
-    let mut bytes = vec![0; 4096];
-    let reading = async {
-        let _ = stream.shutdown().await;
-        let mut total = 0;
-        while let Ok(count @ 1..) = stream.read(&mut bytes).await {
-            total += count;
-            if total > MOST {
-                break;
-            }
+    let (socket, address) = if greeting.is_plain() {
+        (Socket::Plain(stream), address)
+    } else {
+        // On the heap: a connection that was greeted shall not hold the room for it.
+        match Box::pin(greet(&worker, stream, address, &greeting)).await {
+            Some(greeted) => greeted,
+            None => return worker.gateway.metrics.refuse(Refused::Handshake),
         }
     };
-    let _ = worker.deadlines.within(Duration::from_secs(1), reading).await;
+    drop(greeting);
+    let secure = matches!(socket, Socket::Tls(_));
+    let agreed = socket.agreed_on_http2();
+    let peer = Rc::new(Peer::new(address, secure, Rc::clone(&worker.deadlines)));
+    let mut socket = Watched::new(socket, &worker, &peer);
+    // Without a word on it in the handshake, what comes first tells.
+    if agreed || !secure && first_word(&worker, &peer, &mut socket).await {
+        Box::pin(http2::serve(worker, peer, socket)).await;
+    } else {
+        http1::serve(worker, peer, socket).await;
+    }
+}
+
+/// What comes before HTTP, within its time-out. Says who is there in the end.
+async fn greet(
+    worker: &Worker,
+    stream: TcpStream,
+    address: SocketAddr,
+    greeting: &Greeting,
+) -> Option<(Socket, SocketAddr)> {
+    let greeted = worker.deadlines.within(worker.server().handshake_timeout, async {
+        let mut stream = stream;
+        let mut source = None;
+        if greeting.proxy_protocol {
+            source = read_source(&mut stream).await.ok()?;
+        }
+        let socket = match &greeting.tls {
+            None => Socket::Plain(stream),
+            Some(_) if speaks_in_the_clear(&stream).await => {
+                answer_in_the_clear(worker, stream).await;
+                return None;
+            }
+            Some(tls) => {
+                let accept = TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream);
+                Socket::Tls(Box::new(accept.await.ok()?.into()))
+            }
+        };
+        Some((socket, source.unwrap_or(address)))
+    });
+    greeted.await.ok()?
+}
+
+/// Whom a balancer connects, if it does not speak for itself. Nothing is read beyond its header.
+async fn read_source(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+    let mut bytes = vec![0; proxy_protocol::LONGEST];
+    let mut read = 0;
+    loop {
+        let here = read + stream.peek(&mut bytes[read..]).await?;
+        if here == read {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let header = proxy_protocol::parse(&bytes[..here]).map_err(io::Error::other)?;
+        let end = header.map_or(here, |header| header.length);
+        stream.read_exact(&mut bytes[read..end]).await?;
+        if let Some(header) = header {
+            return Ok(header.source);
+        }
+        read = end;
+    }
+}
+
+/// Whether a method comes where a handshake should.
+async fn speaks_in_the_clear(stream: &TcpStream) -> bool {
+    let mut first = [0];
+    stream.peek(&mut first).await.is_ok() && first[0].is_ascii_uppercase()
+}
+
+/// Somebody who speaks HTTP where TLS is expected is told so.
+async fn answer_in_the_clear(worker: &Worker, mut stream: TcpStream) {
+    let answer = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let _ = stream.write_all(answer).await;
+    http1::linger(worker, Socket::Plain(stream)).await;
+}
+
+/// Whether a connection in the clear begins with the preface of HTTP/2. Whoever says nothing for too
+/// long is left to HTTP/1.1, which knows how to deal with that.
+async fn first_word(worker: &Worker, peer: &Peer, socket: &mut Watched) -> bool {
+    let deadline = worker.deadlines.register();
+    peer.activity.arm(&deadline, &worker.server());
+    poll_fn(|cx| match socket.poll_preface(cx) {
+        Poll::Pending if worker.is_draining() => Poll::Ready(false),
+        Poll::Pending => deadline.poll_elapsed(cx).map(|_| false),
+        ready @ Poll::Ready(_) => ready,
+    })
+    .await
 }

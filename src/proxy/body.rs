@@ -2,16 +2,18 @@
 
 use super::exchange::Exchange;
 use super::settle::{End, Telling};
+use super::tunnel;
 use crate::deadline::Deadlines;
+use crate::incoming::Incoming;
 use crate::upstream::answer::Framing;
-use crate::upstream::connection::{BodyError, Connection};
+use crate::upstream::connection::{BodyError, Connection, Guard};
+use crate::upstream::http2::Stream;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
 use http::Request;
 use http::header::EXPECT;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -58,11 +60,8 @@ pub enum Body {
 /// the caller left, what the request held is let go.
 #[derive(Debug)]
 pub struct Relayed {
-    /// The backend's connection goes back to its pool when the body has ended in good order.
-    lease: Option<Lease>,
-    framing: Framing,
-    /// Whether the backend will take another request on it.
-    reusable: bool,
+    /// Where it comes from, until it has ended.
+    source: Option<Source>,
     exchange: Box<Exchange>,
     bytes: u64,
     whole: bool,
@@ -71,27 +70,85 @@ pub struct Relayed {
     last: Option<Frame<Bytes>>,
 }
 
-/// A connection in use, and where it belongs.
+/// Where a body comes from.
 #[derive(Debug)]
-pub struct Lease {
-    /// The connection.
-    pub connection: Connection,
-    /// Where it belongs.
-    pub pool: Rc<Pool>,
+pub enum Source {
+    /// A connection to the backend, which goes back to its pool when the body has ended in good
+    /// order.
+    Http1 {
+        /// The connection.
+        connection: Connection,
+        /// Where it belongs.
+        pool: Rc<Pool>,
+        /// Where the body ends.
+        framing: Framing,
+        /// Whether the backend will take another request on it.
+        reusable: bool,
+    },
+    /// A stream of a connection that others use, too.
+    Http2(Box<Stream>),
+}
+
+impl Source {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            Self::Http1 { connection, framing, .. } => connection.poll_frame(framing, cx),
+            Self::Http2(stream) => stream.poll_frame(cx),
+        }
+    }
+
+    /// Nothing more belongs to the body.
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Http1 { framing, .. } => framing.is_over(),
+            Self::Http2(stream) => stream.is_over(),
+        }
+    }
+
+    /// How many bytes are still to come, if that is known.
+    fn left(&self) -> Option<u64> {
+        match self {
+            Self::Http1 { framing: Framing::Length(left), .. } => Some(*left),
+            Self::Http1 { .. } => None,
+            Self::Http2(stream) => stream.left(),
+        }
+    }
+
+    /// The backend's end of a tunnel, once it has switched.
+    pub(super) fn into_tunnel(self) -> Option<tunnel::Backend> {
+        match self {
+            Self::Http1 { connection, .. } => {
+                let (socket, said, guard) = connection.into_tunnel()?;
+                Some(tunnel::Backend { end: Box::new(socket), said: said.to_vec(), guard })
+            }
+            Self::Http2(stream) => {
+                let (socket, guard) = stream.into_tunnel()?;
+                let guard: Option<Guard> = Some(Box::new(guard));
+                Some(tunnel::Backend { end: Box::new(socket), said: Vec::new(), guard })
+            }
+        }
+    }
+
+    /// The body came to its end in good order.
+    fn end(self) {
+        if let Self::Http1 { mut connection, pool, reusable, .. } = self {
+            drop(connection.take_guard());
+            if reusable {
+                pool.put(connection);
+            }
+        }
+    }
 }
 
 impl Body {
-    pub(super) fn relayed(
-        framing: Framing,
-        reusable: bool,
-        lease: Lease,
-        exchange: Box<Exchange>,
-    ) -> Self {
-        let lease = Some(lease);
+    pub(super) fn relayed(source: Source, exchange: Box<Exchange>) -> Self {
         let (telling, last) = (None, None);
-        let mut body =
-            Relayed { lease, framing, reusable, exchange, bytes: 0, whole: false, telling, last };
-        if body.framing.is_over() {
+        let source = Some(source);
+        let mut body = Relayed { source, exchange, bytes: 0, whole: false, telling, last };
+        if body.source.as_ref().is_some_and(Source::is_over) {
             body.end();
         }
         Self::Relayed(Box::new(body))
@@ -102,7 +159,7 @@ impl Body {
     /// If the head is all there is, it waits for what the request cost to be told.
     pub(super) async fn told(&mut self) {
         if let Self::Relayed(body) = self
-            && body.framing.is_over()
+            && body.source.is_none()
             && let Some(telling) = &mut body.telling
         {
             std::future::poll_fn(|cx| telling.poll(cx)).await;
@@ -117,11 +174,7 @@ impl Relayed {
         self.whole = true;
         self.telling = self.exchange.settle(End::Whole);
         self.exchange.endpoint = None;
-        let Some(Lease { mut connection, pool }) = self.lease.take() else { return };
-        drop(connection.take_guard());
-        if self.reusable {
-            pool.put(connection);
-        }
+        self.source.take().into_iter().for_each(Source::end);
     }
 }
 
@@ -147,12 +200,13 @@ impl HttpBody for Body {
             body.telling = None;
             return Poll::Ready(body.last.take().map(Ok));
         }
-        let Some(lease) = &mut body.lease else { return Poll::Ready(None) };
-        let frame = ready!(lease.connection.poll_frame(&mut body.framing, cx));
+        let Some(source) = &mut body.source else { return Poll::Ready(None) };
+        let frame = ready!(source.poll_frame(cx));
+        let over = source.is_over();
         match &frame {
             None => body.end(),
             Some(Err(_)) => {
-                body.lease = None;
+                body.source = None;
                 drop(body.exchange.settle(End::Failed));
             }
             Some(Ok(frame)) => {
@@ -163,7 +217,7 @@ impl HttpBody for Body {
                     }
                 }
                 // hyper does not ask again once the announced length, or a trailer, has passed.
-                if body.framing.is_over() {
+                if over {
                     body.end();
                 }
             }
@@ -178,17 +232,17 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Relayed(body) => body.framing.is_over() && body.telling.is_none(),
+            Self::Relayed(body) => body.source.is_none() && body.telling.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Relayed(body) => match body.framing {
-                Framing::Length(left) => SizeHint::with_exact(left),
-                Framing::Chunked(_) | Framing::UntilClose => SizeHint::default(),
-            },
+            Self::Relayed(body) => {
+                let left = body.source.as_ref().map_or(Some(0), Source::left);
+                left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::present::Present;
 use super::refusal::Refusal;
 use crate::path::normalise;
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request};
+use http::{HeaderValue, Method, Request, Version};
 use std::borrow::Cow;
 
 /// A target that can be routed.
@@ -71,19 +71,31 @@ fn check_framing<B>(request: &Request<B>) -> Result<(), Refusal> {
     }
 }
 
-/// Exactly one Host; the authority of an absolute target overrides it.
+/// Exactly one Host; the authority of an absolute target overrides it. HTTP/2 says it in its target,
+/// and may leave Host out, but may not contradict itself.
 fn authority<B>(request: &Request<B>) -> Result<HeaderValue, Refusal> {
+    const NOT_ONE: Refusal = Refusal::Malformed("not exactly one Host");
     let mut hosts = request.headers().get_all(HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Err(Refusal::Malformed("not exactly one Host"));
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host),
+        (None, None) if request.version() == Version::HTTP_2 => None,
+        _ => return Err(NOT_ONE),
     };
     let uri = request.uri();
-    match (uri.scheme_str(), uri.authority()) {
-        (None, None) => Ok(host.clone()),
-        (Some("http" | "https"), Some(authority)) => HeaderValue::from_str(authority.as_str())
-            .map_err(|_| Refusal::Malformed("the target's authority is not valid")),
-        _ => Err(Refusal::Malformed("the target is neither a path nor an http URL")),
+    let target = match (uri.scheme_str(), uri.authority()) {
+        (None, None) => return host.cloned().ok_or(NOT_ONE),
+        (Some("http" | "https"), None) if request.version() == Version::HTTP_2 => {
+            return host.cloned().ok_or(NOT_ONE);
+        }
+        (Some("http" | "https"), Some(authority)) => authority.as_str(),
+        _ => return Err(Refusal::Malformed("the target is neither a path nor an http URL")),
+    };
+    let contradicts = |host: &HeaderValue| !host.as_bytes().eq_ignore_ascii_case(target.as_bytes());
+    if request.version() == Version::HTTP_2 && host.is_some_and(contradicts) {
+        return Err(Refusal::Malformed("Host is not the target's authority"));
     }
+    HeaderValue::from_str(target)
+        .map_err(|_| Refusal::Malformed("the target's authority is not valid"))
 }
 
 /// `host[:port]`, where host is a name or an address; no user name, no empty host.

@@ -11,11 +11,15 @@ use super::settle::{End, Settlement, Telling};
 use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
+use crate::upgrade::Upgrade;
 use crate::upstream::InFlight;
+use crate::upstream::answer::Head;
 use crate::worker::{Generation, Worker};
+use h2::RecvStream;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body;
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// One request under way. The response body owns it until its end.
@@ -41,6 +45,12 @@ pub(super) struct Exchange {
     pub(super) grpc: bool,
     /// How long the request's body says it is; nothing if there is none.
     pub(super) announced: Option<u64>,
+    /// What the caller wants to switch to.
+    pub(super) upgrade: Option<Upgrade>,
+    /// What the caller sends through a tunnel over HTTP/2.
+    pub(super) tunnelled: Option<RecvStream>,
+    /// How the caller speaks.
+    pub(super) version: Version,
     method: Method,
     destination: Option<Destination>,
     found: Found,
@@ -55,12 +65,14 @@ impl Exchange {
         worker: Rc<Worker>,
         peer: Rc<Peer>,
         request: &Request<B>,
+        upgrade: Option<Upgrade>,
     ) -> Box<Self> {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
         let generation = worker.generation();
         let started = worker.gateway.clock.now();
         let present = Present::of(request.headers());
+        let asked = || present.has(Present::UPGRADE).then(|| Upgrade::asked(request)).flatten();
         Box::new(Self {
             origin: Origin { ip: peer.ip, counted: peer.ip },
             worker,
@@ -75,6 +87,9 @@ impl Exchange {
             grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
             present,
             announced: request.body().size_hint().exact(),
+            upgrade: upgrade.or_else(asked),
+            tunnelled: None,
+            version: request.version(),
             method: request.method().clone(),
             destination: None,
             found: Found::Nothing,
@@ -111,6 +126,29 @@ impl Exchange {
     pub(super) fn find_route(&mut self, destination: Destination, method: &Method) {
         self.found = self.snapshot().router.find(&destination.host, destination.path(), method);
         self.destination = Some(destination);
+    }
+
+    /// Tells the caller what the backend says before its answer. Nobody asked it to say 100, since
+    /// `Expect` is not passed on.
+    pub(super) fn interim(&self, head: Head) {
+        /// A caller who does not read gets no more of them.
+        const MOST: usize = 8;
+        let mut waiting = self.peer.interim.borrow_mut();
+        let understood = self.version > Version::HTTP_10 && head.status != StatusCode::CONTINUE;
+        if understood && waiting.len() < MOST {
+            let Head { mut headers, private, .. } = head;
+            for name in private {
+                headers.remove(name);
+            }
+            waiting.push(Head { headers, private: SmallVec::new(), ..head });
+        }
+    }
+
+    /// The answer is there: what could not be told before it is not told after it.
+    pub(super) fn forget_interim(&self) {
+        if !self.peer.activity.is_multiplexed() && !self.peer.activity.is_clean() {
+            self.peer.interim.borrow_mut().clear();
+        }
     }
 
     /// The route's index and what led there, or why there is none.

@@ -1,5 +1,5 @@
 //! The request as the backend sees it: what HTTP forbids to forward is taken off, what a gateway
-//! must say is put on. The head is written once, as it is sent.
+//! must say is put on. For HTTP/1.1 the head is written once, as it is sent.
 
 use super::address::X_FORWARDED_FOR;
 use super::destination::Destination;
@@ -8,61 +8,207 @@ use super::present::Present;
 use super::refusal::Refusal;
 use crate::config::model::KeyPlace;
 use crate::hop;
+use crate::incoming::Incoming;
 use crate::snapshot::{Route, Snapshot};
+use crate::upgrade::Upgrade;
+use crate::upstream::answer::{Framing, Head};
 use crate::upstream::connection::Outgoing;
 use crate::upstream::upload::Upload;
+use h2::RecvStream;
+use h2::ext::Protocol;
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, VIA,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use smallvec::SmallVec;
 use std::rc::Rc;
+use std::time::Duration;
 
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
+/// A request as its backend takes it.
+pub(super) enum Prepared {
+    Http1(Outgoing),
+    Http2(Outgoing<Request<()>>),
+}
+
 /// Turns the caller's request into the backend's.
 pub(super) fn prepare(
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     index: usize,
-    destination: &Destination,
     request: &mut Option<Request<Incoming>>,
-) -> Result<Outgoing, Refusal> {
-    let route = &exchange.snapshot().routes[index];
+) -> Result<Prepared, Refusal> {
+    let generation = Rc::clone(&exchange.generation);
+    let route = &generation.snapshot.routes[index];
+    let upstream = &generation.snapshot.upstreams[route.upstream];
     let Some(request) = request.take_if(|request| fits(request.body(), route.max_body_bytes))
     else {
         return Err(Refusal::TooLarge);
     };
-    let (head, incoming) = request.into_parts();
-    let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
-    let mut writer = Writer::new(&head.method, destination, route, identity);
-    writer.field(&HOST, destination.authority.as_bytes());
-    pass_on(&mut writer, exchange, &head.headers);
-    say_where_it_came_from(&mut writer, exchange, destination, &head);
-    say_what_follows(&mut writer, exchange.present, &head.headers);
-    let body = (!incoming.is_end_stream()).then(|| {
-        let generation = Rc::clone(&exchange.generation);
-        let announced = lines(&head.headers, &TRAILER).flat_map(|line| line.split(|b| *b == b','));
-        let announced: Vec<HeaderName> =
-            announced.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
-        let may_trail = move |name: &HeaderName| {
-            let (snapshot, text) = (&generation.snapshot, name.as_str());
-            let is_ours = |name: &HeaderName| is_ours(name, snapshot, &snapshot.routes[index]);
-            let hidden = is_ours(name) || text.contains('_') && is_alias(text, is_ours);
-            announced.contains(name) && !hidden
-        };
-        let chunked = exchange.present.has(Present::TRANSFER_ENCODING);
-        Box::new(Upload::new(incoming, chunked, route.max_body_bytes, may_trail))
+    let (parts, incoming) = request.into_parts();
+    // Only WebSocket is known to both versions of HTTP; other wishes of one are none in the other.
+    exchange.upgrade = exchange.upgrade.take().filter(|upgrade| {
+        !upstream.http2 || parts.version == Version::HTTP_2 || upgrade.is_websocket()
     });
-    Ok(Outgoing {
-        head: writer.finish(),
-        body,
-        is_head: head.method == Method::HEAD,
-        idempotent: head.method.is_idempotent(),
+    let (body, tunnelled) = match &exchange.upgrade {
+        Some(_) => (None, tunnelled(incoming)),
+        None => (upload(exchange, index, &parts.headers, incoming), None),
+    };
+    exchange.tunnelled = tunnelled;
+    if body.is_some() && parts.version == Version::HTTP_2 && exchange.present.has(Present::EXPECT) {
+        go_on(exchange);
+    }
+    let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
+    let (_, destination) = exchange.found()?;
+    let limit = limit(exchange, &parts.headers, upstream.timeouts.response);
+    let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
+    let upgrade = exchange.upgrade.clone();
+    Ok(if upstream.http2 {
+        let mut writer = Writer { sink: Fields(HeaderMap::with_capacity(16)), route, identity };
+        fill(&mut writer, exchange, destination, &parts, body.as_deref());
+        let mut head = Request::new(());
+        *head.headers_mut() = writer.finish().0;
+        *head.method_mut() = parts.method;
+        let scheme = if upstream.tls.is_some() { "https" } else { "http" };
+        let target = target(route, destination);
+        *head.uri_mut() = Uri::builder()
+            .scheme(scheme)
+            .authority(destination.authority.as_bytes())
+            .path_and_query(target)
+            .build()
+            .map_err(|_| Refusal::Malformed("the target is not valid"))?;
+        if let Some(upgrade) = &upgrade {
+            *head.method_mut() = Method::CONNECT;
+            let protocol = upgrade.protocol.to_str().unwrap_or_default().to_ascii_lowercase();
+            head.extensions_mut().insert(Protocol::from(protocol.as_str()));
+        }
+        Prepared::Http2(Outgoing { head, body, is_head, idempotent, upgrade, limit })
+    } else {
+        let mut head = Vec::with_capacity(512);
+        head.extend_from_slice(parts.method.as_str().as_bytes());
+        head.push(b' ');
+        write_target(&mut head, route, destination);
+        head.extend_from_slice(b" HTTP/1.1\r\n");
+        let mut writer = Writer { sink: Wire(head), route, identity };
+        writer.field(&HOST, destination.authority.as_bytes());
+        fill(&mut writer, exchange, destination, &parts, body.as_deref());
+        let Wire(mut head) = writer.finish();
+        head.extend_from_slice(b"\r\n");
+        Prepared::Http1(Outgoing { head, body, is_head, idempotent, upgrade, limit })
     })
+}
+
+/// Everything the head says but its first line and Host.
+fn fill<S: Sink>(
+    writer: &mut Writer<'_, S>,
+    exchange: &Exchange,
+    destination: &Destination,
+    parts: &Parts,
+    body: Option<&Upload>,
+) {
+    pass_on(writer, exchange, &parts.headers);
+    say_where_it_came_from(writer, exchange, destination, parts);
+    say_what_follows(writer, exchange, &parts.headers, body);
+}
+
+/// The body, if there is one.
+fn upload(
+    exchange: &Exchange,
+    index: usize,
+    headers: &HeaderMap,
+    incoming: Incoming,
+) -> Option<Box<Upload>> {
+    if incoming.is_end_stream() {
+        return None;
+    }
+    let generation = Rc::clone(&exchange.generation);
+    // HTTP/1.1 has trailers announced; HTTP/2 has no need to.
+    let announced = (exchange.version != Version::HTTP_2).then(|| {
+        let names = lines(headers, &TRAILER).flat_map(|line| line.split(|b| *b == b','));
+        let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+        names.collect::<Vec<_>>()
+    });
+    let may_trail = move |name: &HeaderName| {
+        let (snapshot, text) = (&generation.snapshot, name.as_str());
+        let is_ours = |name: &HeaderName| is_ours(name, snapshot, &snapshot.routes[index]);
+        let hidden = is_ours(name) || text.contains('_') && is_alias(text, is_ours);
+        announced.as_ref().is_none_or(|announced| announced.contains(name)) && !hidden
+    };
+    let chunked = incoming.size_hint().exact().is_none();
+    let limit = exchange.route().and_then(|route| route.max_body_bytes);
+    Some(Box::new(Upload::new(incoming, chunked, limit, may_trail)))
+}
+
+/// What comes through a tunnel over HTTP/2. Over HTTP/1.1 it is the whole connection.
+fn tunnelled(incoming: Incoming) -> Option<RecvStream> {
+    match incoming {
+        Incoming::Http1(_) => None,
+        Incoming::Http2(received) => Some(received.into_stream()),
+    }
+}
+
+/// Whoever waits to be asked for the body is asked. (Over HTTP/1.1 hyper does it.)
+fn go_on(exchange: &Exchange) {
+    exchange.peer.interim.borrow_mut().push(Head {
+        status: StatusCode::CONTINUE,
+        headers: HeaderMap::new(),
+        private: SmallVec::new(),
+        framing: Framing::Length(0),
+        reusable: true,
+        upgrade: None,
+    });
+}
+
+/// How long the backend has: what is configured, or less if a caller in gRPC has less time.
+fn limit(exchange: &Exchange, headers: &HeaderMap, configured: Duration) -> Duration {
+    if !exchange.grpc {
+        return configured;
+    }
+    let said = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
+    said.map_or(configured, |said| said.min(configured))
+}
+
+/// At most eight digits and a unit.
+fn grpc_timeout(text: &[u8]) -> Option<Duration> {
+    let (unit, digits) = text.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+fn target(route: &Route, destination: &Destination) -> Vec<u8> {
+    let mut target = Vec::with_capacity(128);
+    write_target(&mut target, route, destination);
+    target
+}
+
+/// The path as the backend knows it, and the query.
+fn write_target(out: &mut Vec<u8>, route: &Route, destination: &Destination) {
+    let path = destination.path();
+    let strip = route.strip_prefix.as_deref();
+    let path = strip.and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
+    if !path.starts_with('/') {
+        out.push(b'/');
+    }
+    out.extend_from_slice(path.as_bytes());
+    if let Some(query) = destination.query() {
+        out.push(b'?');
+        out.extend_from_slice(query.as_bytes());
+    }
 }
 
 /// What announces to be too large is refused at once; what does not is watched while it passes.
@@ -70,76 +216,103 @@ fn fits(body: &Incoming, limit: Option<u64>) -> bool {
     body.size_hint().exact().zip(limit).is_none_or(|(length, limit)| length <= limit)
 }
 
+/// Where the fields of a head go.
+trait Sink {
+    /// One field whose value is put together of these, with something between them.
+    fn put<'v>(
+        &mut self,
+        name: &HeaderName,
+        values: impl Iterator<Item = &'v [u8]>,
+        between: &[u8],
+    );
+
+    /// Whether HTTP/1.1's fields for the connection have a place in it.
+    const HTTP1: bool;
+}
+
+/// A head as HTTP/1.1 sends it.
+struct Wire(Vec<u8>);
+
+impl Sink for Wire {
+    const HTTP1: bool = true;
+
+    #[inline]
+    fn put<'v>(
+        &mut self,
+        name: &HeaderName,
+        mut values: impl Iterator<Item = &'v [u8]>,
+        between: &[u8],
+    ) {
+        self.0.extend_from_slice(name.as_str().as_bytes());
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(values.next().unwrap_or_default());
+        for value in values {
+            self.0.extend_from_slice(between);
+            self.0.extend_from_slice(value);
+        }
+        self.0.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The fields of a head, for HTTP/2.
+struct Fields(HeaderMap);
+
+impl Sink for Fields {
+    const HTTP1: bool = false;
+
+    fn put<'v>(
+        &mut self,
+        name: &HeaderName,
+        mut values: impl Iterator<Item = &'v [u8]>,
+        between: &[u8],
+    ) {
+        let mut whole = values.next().unwrap_or_default().to_vec();
+        for value in values {
+            whole.extend_from_slice(between);
+            whole.extend_from_slice(value);
+        }
+        if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(whole)) {
+            self.0.append(name, value);
+        }
+    }
+}
+
 /// Writes a head. What the route sets or removes is left to it.
-struct Writer<'a> {
-    head: Vec<u8>,
+struct Writer<'a, S> {
+    sink: S,
     route: &'a Route,
     /// The answer's body will be read here, so it must come as it is.
     identity: bool,
 }
 
-impl<'a> Writer<'a> {
-    fn new(method: &Method, destination: &Destination, route: &'a Route, identity: bool) -> Self {
-        let mut head = Vec::with_capacity(512);
-        head.extend_from_slice(method.as_str().as_bytes());
-        head.push(b' ');
-        let path = destination.path();
-        let strip = route.strip_prefix.as_deref();
-        let path = strip.and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
-        if !path.starts_with('/') {
-            head.push(b'/');
-        }
-        head.extend_from_slice(path.as_bytes());
-        if let Some(query) = destination.query() {
-            head.push(b'?');
-            head.extend_from_slice(query.as_bytes());
-        }
-        head.extend_from_slice(b" HTTP/1.1\r\n");
-        Self { head, route, identity }
-    }
-
+impl<S: Sink> Writer<'_, S> {
     fn field(&mut self, name: &HeaderName, value: &[u8]) {
         self.list(name, std::iter::once(value));
     }
 
     /// A field whose value is a list.
-    fn list<'v>(&mut self, name: &HeaderName, mut values: impl Iterator<Item = &'v [u8]>) {
-        if self.route.edits(name) {
-            return;
+    fn list<'v>(&mut self, name: &HeaderName, values: impl Iterator<Item = &'v [u8]>) {
+        if !self.route.edits(name) {
+            self.sink.put(name, values, b", ");
         }
-        self.begin(name);
-        self.head.extend_from_slice(values.next().unwrap_or_default());
-        for value in values {
-            self.head.extend_from_slice(b", ");
-            self.head.extend_from_slice(value);
-        }
-        self.head.extend_from_slice(b"\r\n");
     }
 
-    fn begin(&mut self, name: &HeaderName) {
-        self.head.extend_from_slice(name.as_str().as_bytes());
-        self.head.extend_from_slice(b": ");
-    }
-
-    /// Puts on what the route sets, and the empty line.
-    fn finish(mut self) -> Vec<u8> {
+    /// Puts on what the route sets.
+    fn finish(mut self) -> S {
         for (name, value) in &self.route.set_headers {
             if !(self.identity && *name == ACCEPT_ENCODING) {
-                self.begin(name);
-                self.head.extend_from_slice(value.as_bytes());
-                self.head.extend_from_slice(b"\r\n");
+                self.sink.put(name, std::iter::once(value.as_bytes()), b"");
             }
         }
         if self.identity {
-            self.head.extend_from_slice(b"accept-encoding: identity\r\n");
+            self.sink.put(&ACCEPT_ENCODING, std::iter::once(&b"identity"[..]), b"");
         }
-        self.head.extend_from_slice(b"\r\n");
-        self.head
+        self.sink
     }
 }
 
 /// What the caller says to the backend.
-fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
+fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &HeaderMap) {
     let (snapshot, route) = (exchange.snapshot(), writer.route);
     let trusted = exchange.peer.is_trusted(snapshot);
     let mut named: SmallVec<[HeaderName; 2]> = SmallVec::new();
@@ -151,9 +324,12 @@ fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
     for (name, value) in headers {
         let passes = match name.as_str() {
             // Said anew below, or answered here: `Expect` is, when the backend takes the body.
-            "host" | "content-length" | "x-forwarded-for" | "via" | "expect" => false,
+            // Cookies may be split in HTTP/2, and may not in HTTP/1.1.
+            "host" | "content-length" | "x-forwarded-for" | "via" | "expect" | "cookie" => false,
             "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
             "accept-encoding" => !writer.identity,
+            // Said below, where it is needed.
+            "sec-websocket-key" => exchange.upgrade.is_none(),
             _ if hop::is_per_connection(name) || named.contains(name) => false,
             _ if !trusted && snapshot.identity.is_user_header(name) => false,
             text => !text.contains('_') || !is_alias(text, |name| is_ours(name, snapshot, route)),
@@ -162,11 +338,14 @@ fn pass_on(writer: &mut Writer<'_>, exchange: &Exchange, headers: &HeaderMap) {
             writer.field(name, value.as_bytes());
         }
     }
+    if exchange.present.has(Present::COOKIE) && !named.contains(&COOKIE) && !route.edits(&COOKIE) {
+        writer.sink.put(&COOKIE, lines(headers, &COOKIE), b"; ");
+    }
 }
 
 /// `X-Forwarded-*` and `Via`. What an untrusted peer says of itself was not passed on.
-fn say_where_it_came_from(
-    writer: &mut Writer<'_>,
+fn say_where_it_came_from<S: Sink>(
+    writer: &mut Writer<'_, S>,
     exchange: &Exchange,
     destination: &Destination,
     head: &Parts,
@@ -179,11 +358,14 @@ fn say_where_it_came_from(
         writer.list(name, before.chain([mine]));
     };
     continued(&X_FORWARDED_FOR, said(Present::X_FORWARDED_FOR), peer.name.as_bytes());
-    let old = head.version == Version::HTTP_10;
-    let mine: &[u8] = if old { b"1.0 sluice" } else { b"1.1 sluice" };
+    let mine: &[u8] = match head.version {
+        Version::HTTP_10 => b"1.0 sluice",
+        Version::HTTP_2 => b"2.0 sluice",
+        _ => b"1.1 sluice",
+    };
     continued(&VIA, present.has(Present::VIA), mine);
     if !said(Present::X_FORWARDED_PROTO) {
-        writer.field(&X_FORWARDED_PROTO, b"http");
+        writer.field(&X_FORWARDED_PROTO, if peer.secure { b"https" } else { b"http" });
     }
     if !said(Present::X_FORWARDED_HOST) {
         writer.field(&X_FORWARDED_HOST, destination.authority.as_bytes());
@@ -197,19 +379,45 @@ fn lines<'h>(
     headers.get_all(name).iter().map(HeaderValue::as_bytes)
 }
 
-/// How the body ends, and whether the caller takes trailers; the rest of TE is between it and us.
-fn say_what_follows(writer: &mut Writer<'_>, present: Present, headers: &HeaderMap) {
-    if present.has(Present::TRANSFER_ENCODING) {
-        writer.field(&TRANSFER_ENCODING, b"chunked");
-    } else if let Some(length) = headers.get(CONTENT_LENGTH) {
+/// How the body ends, whether the caller takes trailers (the rest of TE is between it and us), and
+/// what it wants to switch to.
+fn say_what_follows<S: Sink>(
+    writer: &mut Writer<'_, S>,
+    exchange: &Exchange,
+    headers: &HeaderMap,
+    body: Option<&Upload>,
+) {
+    if body.is_some_and(Upload::is_chunked) {
+        if S::HTTP1 {
+            writer.field(&TRANSFER_ENCODING, b"chunked");
+        }
+    } else if let Some(length) = headers.get(CONTENT_LENGTH)
+        && exchange.upgrade.is_none()
+    {
         writer.field(&CONTENT_LENGTH, length.as_bytes());
     }
+    if let Some(upgrade) = &exchange.upgrade {
+        return say_what_to_switch_to(writer, upgrade);
+    }
     let is_trailers = |item: &[u8]| item.trim_ascii().eq_ignore_ascii_case(b"trailers");
-    if present.has(Present::TE)
+    if exchange.present.has(Present::TE)
         && lines(headers, &TE).any(|list| list.split(|byte| *byte == b',').any(is_trailers))
     {
         writer.field(&TE, b"trailers");
-        writer.field(&CONNECTION, b"te");
+        if S::HTTP1 {
+            writer.field(&CONNECTION, b"te");
+        }
+    }
+}
+
+/// HTTP/2 says it in its first line.
+fn say_what_to_switch_to<S: Sink>(writer: &mut Writer<'_, S>, upgrade: &Upgrade) {
+    if S::HTTP1 {
+        writer.field(&CONNECTION, b"upgrade");
+        writer.field(&UPGRADE, upgrade.protocol.as_bytes());
+        if let Some(key) = &upgrade.key {
+            writer.field(&SEC_WEBSOCKET_KEY, key.as_bytes());
+        }
     }
 }
 
@@ -231,4 +439,27 @@ fn is_ours(name: &HeaderName, snapshot: &Snapshot, route: &Route) -> bool {
 #[cold]
 fn is_alias(text: &str, is_ours: impl Fn(&HeaderName) -> bool) -> bool {
     HeaderName::from_bytes(text.replace('_', "-").as_bytes()).is_ok_and(|dashed| is_ours(&dashed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_grpc_have_a_unit() {
+        let cases: [(&str, Option<Duration>); 9] = [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3S", Some(Duration::from_secs(3))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("5u", Some(Duration::from_micros(5))),
+            ("6n", Some(Duration::from_nanos(6))),
+            ("100000000m", None),
+            ("m", None),
+            ("+1S", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(grpc_timeout(text.as_bytes()), expected, "{text}");
+        }
+    }
 }

@@ -17,14 +17,20 @@ impl Present {
     pub(super) const X_FORWARDED_FOR: Self = Self(1 << 6);
     pub(super) const X_FORWARDED_HOST: Self = Self(1 << 7);
     pub(super) const X_FORWARDED_PROTO: Self = Self(1 << 8);
+    pub(super) const UPGRADE: Self = Self(1 << 9);
+    pub(super) const EXPECT: Self = Self(1 << 10);
+    pub(super) const COOKIE: Self = Self(1 << 11);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let flag = |name: &str| match name {
             "connection" => Self::CONNECTION.0,
             "content-type" => Self::CONTENT_TYPE.0,
+            "cookie" => Self::COOKIE.0,
+            "expect" => Self::EXPECT.0,
             "forwarded" => Self::FORWARDED.0,
             "te" => Self::TE.0,
             "transfer-encoding" => Self::TRANSFER_ENCODING.0,
+            "upgrade" => Self::UPGRADE.0,
             "via" => Self::VIA.0,
             "x-forwarded-for" => Self::X_FORWARDED_FOR.0,
             "x-forwarded-host" => Self::X_FORWARDED_HOST.0,

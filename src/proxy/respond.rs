@@ -1,22 +1,28 @@
 //! Status and headers: the one place where answers are made.
 
-use super::body::Body;
+use super::body::{Body, Source};
 use super::exchange::Exchange;
 use super::judge::retry_after_seconds;
 use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
 use super::settle::End;
+use super::tunnel::Tunnel;
 use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, UserSource};
 use crate::snapshot::Snapshot;
 use crate::told::Told;
+use crate::upgrade::Upgrade;
 use crate::upstream::answer::Head;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use std::rc::Rc;
+use std::time::Duration;
 
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
-    let Answer { head: Head { status, headers, private, framing, reusable }, lease } = answer;
+    let Answer { head: Head { status, headers, private, .. }, source, switched } = answer;
     let mut response = Response::new(Body::Empty);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     if let Some(settlement) = &mut exchange.settlement {
@@ -25,9 +31,41 @@ pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<B
     for name in private {
         response.headers_mut().remove(name);
     }
+    if switched && let Some(upgrade) = exchange.upgrade.take() {
+        return self::switched(exchange, response, &upgrade, source);
+    }
     exchange.note_answer(status, None);
     tell(response.headers_mut(), &exchange, None);
-    *response.body_mut() = Body::relayed(framing, reusable, lease, exchange);
+    *response.body_mut() = Body::relayed(source, exchange);
+    response
+}
+
+/// The backend has switched to what was asked for. The tunnel waits where the connection, or the
+/// stream, is served: it begins when this answer is out.
+fn switched(
+    mut exchange: Box<Exchange>,
+    mut response: Response<Body>,
+    upgrade: &Upgrade,
+    source: Source,
+) -> Response<Body> {
+    let headers = response.headers_mut();
+    let status = if exchange.version == Version::HTTP_2 {
+        Upgrade::grant_over_http2(headers);
+        StatusCode::OK
+    } else {
+        upgrade.grant(headers);
+        StatusCode::SWITCHING_PROTOCOLS
+    };
+    headers.remove(CONTENT_LENGTH);
+    tell(headers, &exchange, None);
+    *response.status_mut() = status;
+    drop(exchange.settle(End::Whole));
+    exchange.note_answer(status, None);
+    let idle = exchange.route().map(|route| &exchange.snapshot().upstreams[route.upstream]);
+    let idle = idle.map_or(Duration::ZERO, |upstream| upstream.timeouts.tunnel);
+    let peer = Rc::clone(&exchange.peer);
+    *peer.tunnel.borrow_mut() =
+        source.into_tunnel().map(|backend| Tunnel { backend, exchange, idle });
     response
 }
 
@@ -67,7 +105,7 @@ pub(super) fn refused(
     }
     // A body that nobody reads has to be got rid of before the caller sees the answer.
     exchange.peer.activity.linger(!body_read);
-    if refusal.closes() || !body_read {
+    if (refusal.closes() || !body_read) && exchange.version != Version::HTTP_2 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));

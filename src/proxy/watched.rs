@@ -1,31 +1,66 @@
-//! A caller's socket: notes what happens on it, and writes short answers in one piece.
+//! A caller's socket: notes what happens on it, writes short answers in one piece, and puts interim
+//! answers before the final one, which hyper cannot.
 
 use super::accept::Peer;
+use crate::socket::Socket;
+use crate::upstream::answer::Head;
 use crate::worker::Worker;
-use std::io::{IoSlice, Result};
+use bytes::{Buf, BytesMut};
+use std::io::{ErrorKind, IoSlice, Result};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Up to so many bytes, copying a head and its body together is cheaper than `writev`.
 const SHORT: usize = 2048;
 
+/// What a connection in HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How much is read to see what a connection begins with; most requests fit in.
+const FIRST: usize = 4096;
+
 /// A socket that notes what happens on it.
 pub(super) struct Watched {
-    stream: TcpStream,
+    socket: Socket,
     worker: Rc<Worker>,
     peer: Rc<Peer>,
+    /// What was read to see what it is, and comes first now.
+    first: BytesMut,
+    /// Interim answers that are being written.
+    interim: BytesMut,
 }
 
 impl Watched {
-    pub(super) fn new(stream: TcpStream, worker: &Rc<Worker>, peer: &Rc<Peer>) -> Self {
-        Self { stream, worker: Rc::clone(worker), peer: Rc::clone(peer) }
+    pub(super) fn new(socket: Socket, worker: &Rc<Worker>, peer: &Rc<Peer>) -> Self {
+        let (worker, peer) = (Rc::clone(worker), Rc::clone(peer));
+        Self { socket, worker, peer, first: BytesMut::new(), interim: BytesMut::new() }
     }
 
-    pub(super) fn into_stream(self) -> TcpStream {
-        self.stream
+    pub(super) fn into_socket(self) -> Socket {
+        self.socket
+    }
+
+    /// Whether the connection begins as HTTP/2 does. No room is held before something has come.
+    pub(super) fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Socket::Plain(stream) = &mut self.socket else { return Poll::Ready(false) };
+        loop {
+            if self.first.starts_with(PREFACE) {
+                return Poll::Ready(true);
+            } else if !PREFACE.starts_with(&self.first)
+                || ready!(stream.poll_read_ready(cx)).is_err()
+            {
+                return Poll::Ready(false);
+            }
+            self.first.reserve(FIRST);
+            match stream.try_read_buf(&mut self.first) {
+                Ok(0) => return Poll::Ready(false),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(false),
+            }
+        }
     }
 
     fn note(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
@@ -35,6 +70,37 @@ impl Watched {
         }
         written
     }
+
+    /// Writes interim answers, if nothing of an earlier answer is still to be written.
+    #[inline]
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if !self.peer.interim.borrow().is_empty() && self.peer.activity.is_clean() {
+            for head in self.peer.interim.borrow_mut().drain(..) {
+                write_head(&mut self.interim, &head);
+            }
+        }
+        if self.interim.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.interim.is_empty() {
+            let written = Pin::new(&mut self.socket).poll_write(cx, &self.interim);
+            let count = ready!(self.note(written))?;
+            self.interim.advance(count);
+        }
+        self.peer.activity.cleared();
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn write_head(out: &mut BytesMut, head: &Head) {
+    let reason = head.status.canonical_reason().unwrap_or_default();
+    out.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", head.status.as_str()).as_bytes());
+    for (name, value) in &head.headers {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 impl AsyncRead for Watched {
@@ -43,11 +109,21 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before {
-            self.peer.activity.bytes_read();
+        if self.first.is_empty() {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+            if buffer.filled().len() == before {
+                return Poll::Ready(Ok(()));
+            }
+        } else {
+            let count = self.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.first[..count]);
+            self.first.advance(count);
+            if self.first.is_empty() {
+                self.first = BytesMut::new();
+            }
         }
+        self.peer.activity.bytes_read();
         Poll::Ready(Ok(()))
     }
 }
@@ -58,7 +134,8 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        ready!(self.poll_interim(cx))?;
+        let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.note(written)
     }
 
@@ -67,34 +144,36 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let Self { stream, worker, .. } = &mut *self;
-        let stream = Pin::new(stream);
+        ready!(self.poll_interim(cx))?;
+        let Self { socket, worker, .. } = &mut *self;
+        let socket = Pin::new(socket);
         let written = if let [one] = slices {
-            stream.poll_write(cx, one)
+            socket.poll_write(cx, one)
         } else if slices.iter().map(|slice| slice.len()).sum::<usize>() <= SHORT {
             let mut whole = worker.scratch.borrow_mut();
             whole.clear();
             for slice in slices {
                 whole.extend_from_slice(slice);
             }
-            stream.poll_write(cx, &whole)
+            socket.poll_write(cx, &whole)
         } else {
-            stream.poll_write_vectored(cx, slices)
+            socket.poll_write_vectored(cx, slices)
         };
         self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // hyper flushes the socket when it has nothing more to write to it.
         self.peer.activity.flushed();
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(self.poll_interim(cx))?;
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

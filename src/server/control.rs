@@ -2,13 +2,13 @@
 //! stops the workers in good order.
 
 use super::Error;
-use super::listeners::{bind, bind_all};
+use super::listeners::{Bound, bind};
 use super::saving::Saving;
 use crate::admin;
 use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
-use crate::worker::Listeners;
+use crate::listener::Listeners;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -316,11 +316,11 @@ impl Control {
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", self.path.display());
         }
-        let listeners = bind_all(&config.listen, &self.listeners.borrow())?;
+        let listeners = Bound::new(&config.listen, &self.listeners.borrow())?;
         self.reload_admin(&config)?;
         self.files.clone_from(&config.files);
         self.gateway.adopt(config);
-        self.listeners.send_replace(listeners);
+        self.listeners.send_replace(listeners.adopt());
         Ok(())
     }
 

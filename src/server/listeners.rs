@@ -1,30 +1,56 @@
-//! Sockets that listen.
+//! Binding addresses to listen on.
 
 use super::Error;
-use crate::worker::{Listener, Listeners};
+use crate::config::model;
+use crate::listener::{Greeting, Listener, Listeners};
+use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// Binds what is configured; what is bound already stays.
-pub(super) fn bind_all(addresses: &[SocketAddr], bound: &Listeners) -> Result<Listeners, Error> {
-    let mut before = bound.clone();
-    let mut next = Listeners::new();
-    for &address in addresses {
-        // Port 0 may be asked for twice: each listener is used once.
-        match before.iter().position(|listener| listener.configured == address) {
-            Some(index) => next.push(before.swap_remove(index)),
-            None => {
-                // `[::]` takes IPv4 along, unless that has a listener of its own.
-                let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-                let any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-                let socket = bind(address, any && addresses.contains(&ipv4))?;
-                let local = socket.local_addr()?;
-                next.push(Arc::new(Listener { configured: address, local, socket }));
+/// Listeners as configured, each with what is to be spoken on it from the moment it is
+/// [put into force](Self::adopt).
+pub(super) struct Bound(Vec<(Arc<Listener>, Arc<Greeting>)>);
+
+impl Bound {
+    /// Binds what is configured; what is bound already stays.
+    pub(super) fn new(config: &[model::Listener], bound: &Listeners) -> Result<Self, Error> {
+        let mut before = bound.clone();
+        let mut next = Vec::new();
+        for listener in config {
+            let address = listener.address;
+            // Port 0 may be asked for twice: each listener is used once.
+            match before.iter().position(|before| before.configured == address) {
+                Some(index) => {
+                    let before = before.swap_remove(index);
+                    let greeting = Greeting::new(listener, Some(&before.greeting.load()))?;
+                    next.push((before, Arc::new(greeting)));
+                }
+                None => {
+                    // `[::]` takes IPv4 along, unless that has a listener of its own.
+                    let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+                    let any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+                    let apart = any && config.iter().any(|other| other.address == ipv4);
+                    let greeting = Arc::new(Greeting::new(listener, None)?);
+                    let socket = bind(address, apart)?;
+                    let local = socket.local_addr()?;
+                    let first = ArcSwap::new(Arc::clone(&greeting));
+                    let listener = Listener { configured: address, local, socket, greeting: first };
+                    next.push((Arc::new(listener), greeting));
+                }
             }
         }
+        Ok(Self(next))
     }
-    Ok(next)
+
+    /// From now on this is what is spoken.
+    pub(super) fn adopt(self) -> Listeners {
+        let adopted = self.0.into_iter().map(|(listener, greeting)| {
+            listener.greeting.store(greeting);
+            listener
+        });
+        adopted.collect()
+    }
 }
 
 /// Binds one address; `only_v6` leaves IPv4 to another socket.

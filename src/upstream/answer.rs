@@ -21,7 +21,7 @@ const MAX_FIELDS: usize = 100;
 /// The head of an answer.
 #[derive(Debug)]
 pub struct Head {
-    /// Never an interim one.
+    /// An interim one, perhaps.
     pub status: StatusCode,
     /// Without those that HTTP says are for the backend's connection alone.
     pub headers: HeaderMap,
@@ -31,6 +31,8 @@ pub struct Head {
     pub framing: Framing,
     /// Whether the backend will take another request on the same connection.
     pub reusable: bool,
+    /// What the backend would switch to, or has switched to.
+    pub upgrade: Option<HeaderValue>,
 }
 
 /// Where a body ends.
@@ -63,7 +65,7 @@ pub enum AnswerError {
     /// Too long, or too many fields.
     #[error("the head of the backend's answer is too large")]
     TooLarge,
-    /// Nobody asked for it.
+    /// Nobody asked for it, or for that.
     #[error("the backend switched protocols unasked")]
     Switched,
     /// One of the two would be ignored.
@@ -77,28 +79,15 @@ pub enum AnswerError {
     Lengths,
 }
 
-/// Reads a head from the buffer, once it is there; interim answers before it are dropped. The
-/// answer to a `HEAD` has no body, whatever it says.
-pub fn parse(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Head>, AnswerError> {
-    loop {
-        match parse_one(buffer, to_head)? {
-            None => return Ok(None),
-            Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                return Err(AnswerError::Switched);
-            }
-            Some(head) if head.status.is_informational() => {}
-            Some(head) => return Ok(Some(head)),
-        }
-    }
-}
-
 /// A field by where it stands in the head.
 struct Span {
     name: (usize, usize),
     value: (usize, usize),
 }
 
-fn parse_one(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Head>, AnswerError> {
+/// Reads a head from the buffer, once it is there. The answer to a `HEAD` has no body, whatever it
+/// says.
+pub fn parse(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Head>, AnswerError> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut answer = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -159,7 +148,8 @@ fn read(
         (false, None) => Framing::UntilClose,
     };
     let stays = !said.closes && (!old || said.keeps) && framing != Framing::UntilClose;
-    Ok(Head { status, headers, private: said.named, framing, reusable: stays })
+    let Said { named: private, upgrade, .. } = said;
+    Ok(Head { status, headers, private, framing, reusable: stays, upgrade })
 }
 
 /// What the fields say of the connection and the body.
@@ -171,6 +161,7 @@ struct Said {
     keeps: bool,
     /// Fields that `Connection` says are for it alone.
     named: SmallVec<[HeaderName; 2]>,
+    upgrade: Option<HeaderValue>,
 }
 
 impl Said {
@@ -202,6 +193,10 @@ impl Said {
                     Some(_) => Err(AnswerError::Lengths),
                     None => Ok(true),
                 }
+            }
+            "upgrade" => {
+                self.upgrade = Some(value.clone());
+                Ok(false)
             }
             _ => Ok(!hop::is_per_connection(name)),
         }
@@ -246,7 +241,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n\r\n", Framing::UntilClose),
             ("HTTP/1.1 204 No Content\r\n\r\n", Framing::Length(0)),
             ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", Framing::Length(0)),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\n\r\n", Framing::UntilClose),
+            ("HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n", Framing::Length(0)),
         ];
         for (text, expected) in cases {
             assert_eq!(framing(text), Ok(expected), "{text:?}");
@@ -276,7 +271,6 @@ mod tests {
         }
         let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(framing(old), Err(AnswerError::Coding));
-        assert_eq!(framing("HTTP/1.1 101 Switching\r\n\r\n"), Err(AnswerError::Switched));
         assert!(matches!(
             framing("HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n"),
             Err(AnswerError::Garbled(_))

@@ -1,11 +1,12 @@
 //! Opening a connection to an endpoint.
 
-use super::Endpoint;
-use super::connection::Connection;
+use super::{Endpoint, Upstream};
 use crate::deadline::Deadlines;
+use crate::socket::Socket;
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -13,26 +14,41 @@ pub enum ConnectError {
     /// Refused, unreachable, or a name that does not resolve.
     #[error("cannot connect: {0}")]
     Unreachable(#[from] std::io::Error),
+    /// Its certificate is not believed, or it does not speak TLS.
+    #[error("the backend did not prove who it is: {0}")]
+    Tls(std::io::Error),
+    /// Something else than HTTP/2 is spoken there.
+    #[error("the backend does not speak HTTP/2")]
+    NoHttp2,
     /// It took too long.
     #[error("connecting took too long")]
     TimedOut,
 }
 
-/// Connects within `limit`.
+/// Connects within the upstream's limit.
 pub async fn connect(
+    upstream: &Upstream,
     endpoint: &Endpoint,
     deadlines: &Rc<Deadlines>,
-    limit: Duration,
-) -> Result<Connection, ConnectError> {
-    let connecting = deadlines.within(limit, dial(endpoint)).await;
-    let stream = connecting.map_err(|_| ConnectError::TimedOut)??;
-    stream.set_nodelay(true)?;
-    Ok(Connection::new(stream, deadlines.register()))
+) -> Result<Socket, ConnectError> {
+    let limit = upstream.timeouts.connect;
+    deadlines.within(limit, dial(upstream, endpoint)).await.unwrap_or(Err(ConnectError::TimedOut))
 }
 
-async fn dial(endpoint: &Endpoint) -> std::io::Result<TcpStream> {
-    match endpoint.address {
-        Some(address) => TcpStream::connect(address).await,
-        None => TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await,
+async fn dial(upstream: &Upstream, endpoint: &Endpoint) -> Result<Socket, ConnectError> {
+    let stream = match endpoint.address {
+        Some(address) => TcpStream::connect(address).await?,
+        None => TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?,
+    };
+    stream.set_nodelay(true)?;
+    let (Some(tls), Some(name)) = (&upstream.tls, &endpoint.server_name) else {
+        return Ok(Socket::Plain(stream));
+    };
+    let connector = TlsConnector::from(Arc::clone(&tls.config));
+    let stream = connector.connect(name.clone(), stream).await.map_err(ConnectError::Tls)?;
+    let socket = Socket::Tls(Box::new(stream.into()));
+    if upstream.http2 && !socket.agreed_on_http2() {
+        return Err(ConnectError::NoHttp2);
     }
+    Ok(socket)
 }

@@ -15,7 +15,10 @@ use super::answer::{self, AnswerError, Framing, Head};
 use super::chunked::{Garbled, Step};
 use super::upload::{Upload, UploadError};
 use crate::deadline::Deadline;
+use crate::socket::Socket;
+use crate::upgrade::Upgrade;
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body::Frame;
 use std::any::Any;
 use std::cell::RefCell;
@@ -26,7 +29,6 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, spawn_local};
 
 /// Room for a read: what most answers fit in, what an idle connection may keep, and the most that is
@@ -38,17 +40,22 @@ const MOST: usize = 256 << 10;
 /// Something to let go of when a request is over at the backend's end.
 pub type Guard = Box<dyn Any>;
 
-/// A request on its way to a backend.
+/// A request on its way to a backend. Over HTTP/1.1 its head is written as it is sent, to its empty
+/// line; over HTTP/2 it is a [`Request`](http::Request).
 #[derive(Debug)]
-pub struct Outgoing {
-    /// The head as it is sent, to its empty line.
-    pub head: Vec<u8>,
+pub struct Outgoing<H = Vec<u8>> {
+    /// The head.
+    pub head: H,
     /// What follows it.
     pub body: Option<Box<Upload>>,
     /// It is a `HEAD`: nothing follows the head of its answer.
     pub is_head: bool,
     /// Doing it twice is the same as doing it once.
     pub idempotent: bool,
+    /// What the caller wants to switch to.
+    pub upgrade: Option<Upgrade>,
+    /// How long the backend has for the head of its answer.
+    pub limit: Duration,
 }
 
 /// An open connection. Whoever drops it closes it.
@@ -68,12 +75,12 @@ pub struct Connection {
 
 /// The socket, and what is still to be sent over it.
 struct Wire {
-    stream: TcpStream,
+    stream: Socket,
     upload: Option<Box<Upload>>,
 }
 
 /// A task that sends; it ends with this.
-struct Sender(AbortHandle);
+pub(super) struct Sender(pub(super) AbortHandle);
 
 impl Drop for Sender {
     fn drop(&mut self) {
@@ -93,6 +100,9 @@ struct Asked {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
+    /// The backend ended the stream, or the connection that carries it.
+    #[error("the backend gave the request up: {0}")]
+    Http2(#[from] h2::Error),
     /// The backend closed the connection without a word.
     #[error("the backend closed the connection: {cause}")]
     Gone {
@@ -130,11 +140,14 @@ pub enum BodyError {
     /// Its coding is wrong.
     #[error(transparent)]
     Garbled(#[from] Garbled),
+    /// The backend ended the stream, or the connection that carries it.
+    #[error("the backend gave its answer up: {0}")]
+    Http2(#[from] h2::Error),
 }
 
 impl Connection {
     /// A connection on which nothing has happened yet.
-    pub fn new(stream: TcpStream, deadline: Deadline) -> Self {
+    pub fn new(stream: Socket, deadline: Deadline) -> Self {
         let wire = Rc::new(RefCell::new(Wire { stream, upload: None }));
         let buffer = BytesMut::new();
         Self { wire, sender: None, buffer, room: FIRST, deadline, guard: None }
@@ -154,11 +167,15 @@ impl Connection {
     /// Whether the next request can be sent: the last one is over on both sides, and the backend
     /// has neither hung up nor said something unasked. Costs no system call while nothing happens.
     pub fn is_idle(&self) -> bool {
-        let quiet = |tried: io::Result<usize>| {
-            tried.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-        };
-        let wire = self.wire.borrow();
-        self.buffer.is_empty() && wire.upload.is_none() && quiet(wire.stream.try_read(&mut [0]))
+        let mut wire = self.wire.borrow_mut();
+        self.buffer.is_empty() && wire.upload.is_none() && wire.stream.is_quiet()
+    }
+
+    /// The bare socket, after the backend has switched to another protocol, and what has come over
+    /// it already.
+    pub fn into_tunnel(self) -> Option<(Socket, BytesMut, Option<Guard>)> {
+        let wire = Rc::into_inner(self.wire)?.into_inner();
+        Some((wire.stream, self.buffer, self.guard))
     }
 
     /// Lets go of what only a busy connection needs.
@@ -169,13 +186,17 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for the head of its answer, for `limit` after the last piece was
-    /// sent. A body stays with the request until its head is out.
-    pub async fn ask(&mut self, request: &mut Outgoing, limit: Duration) -> Result<Head, AskError> {
-        self.deadline.set(limit);
+    /// Sends a request and waits for the head of its answer, for its limit after the last piece was
+    /// sent. A body stays with the request until its head is out. Interim answers are `heard`.
+    pub async fn ask(
+        &mut self,
+        request: &mut Outgoing,
+        heard: &dyn Fn(Head),
+    ) -> Result<Head, AskError> {
+        self.deadline.set(request.limit);
         let mut asked = Asked::default();
         let answer = poll_fn(|cx| {
-            let answer = self.poll_ask(cx, request, &mut asked, limit);
+            let answer = self.poll_ask(cx, request, &mut asked, heard);
             if answer.is_pending() && self.deadline.poll_elapsed(cx).is_ready() {
                 let wire = self.wire.borrow();
                 let waiting = wire.upload.as_ref().is_some_and(|upload| upload.is_waiting());
@@ -197,7 +218,7 @@ impl Connection {
         cx: &mut Context<'_>,
         request: &mut Outgoing,
         asked: &mut Asked,
-        limit: Duration,
+        heard: &dyn Fn(Head),
     ) -> Poll<Result<Head, AskError>> {
         let wire = &mut *self.wire.borrow_mut();
         while asked.sent < request.head.len() {
@@ -213,14 +234,27 @@ impl Connection {
                 wire.upload = request.body.take();
             }
         }
-        if wire.upload.is_some() && wire.poll_upload(cx)? {
-            self.deadline.set(limit);
+        if wire.upload.is_some() {
+            if wire.poll_upload(cx)? {
+                self.deadline.set(request.limit);
+            }
+        } else if let Poll::Ready(Err(cause)) = Pin::new(&mut wire.stream).poll_flush(cx) {
+            return Poll::Ready(Err(AskError::Gone { sent: true, cause }));
         }
         loop {
-            if !self.buffer.is_empty()
+            while !self.buffer.is_empty()
                 && let Some(head) = answer::parse(&mut self.buffer, request.is_head)?
             {
-                return Poll::Ready(Ok(head));
+                match head.status {
+                    StatusCode::SWITCHING_PROTOCOLS => {
+                        let asked_for = request.upgrade.as_ref().is_some_and(|u| u.agrees(&head));
+                        let answer =
+                            if asked_for { Ok(head) } else { Err(AnswerError::Switched.into()) };
+                        return Poll::Ready(answer);
+                    }
+                    status if status.is_informational() => heard(head),
+                    _ => return Poll::Ready(Ok(head)),
+                }
             }
             match ready!(poll_read(&mut wire.stream, &mut self.buffer, &mut self.room, cx)) {
                 Ok(1..) => asked.heard = true,
@@ -318,7 +352,7 @@ async fn send_on(wire: Weak<RefCell<Wire>>) {
 
 /// Reads what has come. Reads that fill their room make the next one larger.
 fn poll_read(
-    stream: &mut TcpStream,
+    stream: &mut Socket,
     buffer: &mut BytesMut,
     room: &mut usize,
     cx: &mut Context<'_>,

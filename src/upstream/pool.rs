@@ -1,6 +1,8 @@
-//! Idle connections of one worker to one endpoint. No lock: nobody else touches them.
+//! Connections of one worker to one endpoint: idle ones that speak HTTP/1.1, and those that carry
+//! many requests at once. No lock: nobody else touches them.
 
 use super::connection::Connection;
+use super::http2::Shared;
 use crate::deadline::Deadlines;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,6 +16,9 @@ const MAX_IDLE: usize = 512;
 pub struct Pool {
     deadlines: Rc<Deadlines>,
     idle: RefCell<VecDeque<Idle>>,
+    shared: RefCell<Vec<Rc<Shared>>>,
+    /// Held by whoever opens a connection that others can use as well.
+    pub opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -25,7 +30,8 @@ struct Idle {
 impl Pool {
     /// Nothing in it yet.
     pub fn new(deadlines: Rc<Deadlines>) -> Self {
-        Self { deadlines, idle: RefCell::default() }
+        let (idle, shared) = (RefCell::default(), RefCell::default());
+        Self { deadlines, idle, shared, opening: tokio::sync::Mutex::default() }
     }
 
     /// The connection that was used last, if any is left that the backend has not closed.
@@ -58,9 +64,28 @@ impl Pool {
         idle.push_back(Idle { connection, since: self.deadlines.tick() });
     }
 
+    /// A connection that carries many requests, if one has room for another.
+    pub fn share(&self) -> Option<Rc<Shared>> {
+        let shared = self.shared.borrow();
+        let found = shared.iter().find(|connection| connection.has_room())?;
+        found.used.set(self.deadlines.tick());
+        Some(Rc::clone(found))
+    }
+
+    /// Lets others use a connection, too.
+    pub fn add(&self, connection: &Rc<Shared>) {
+        let mut shared = self.shared.borrow_mut();
+        shared.retain(|connection| !connection.is_useless());
+        shared.push(Rc::clone(connection));
+    }
+
     /// Closes what was idle for too long, or was closed by the backend.
     pub fn sweep(&self, max_idle_ticks: u64) {
         let now = self.deadlines.tick();
+        self.shared.borrow_mut().retain(|connection| {
+            let unused = connection.is_idle() && now - connection.used.get() > max_idle_ticks;
+            !connection.is_useless() && !unused
+        });
         let fresh = |idle: &Idle| now - idle.since <= max_idle_ticks && idle.connection.is_idle();
         self.idle.borrow_mut().retain(fresh);
     }

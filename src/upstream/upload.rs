@@ -1,10 +1,12 @@
 //! The request's body on its way to the backend: nothing is held whole, and the caller waits for
 //! the backend.
 
+use crate::incoming::Incoming;
+use crate::socket::Socket;
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, HeaderName};
-use http_body::{Body as _, Frame};
-use hyper::body::Incoming;
+use h2::SendStream;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::Body as _;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -12,7 +14,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
 /// A body that is being sent.
 pub struct Upload {
@@ -37,6 +38,12 @@ enum Stage {
     Ended,
     /// The backend takes no more.
     GivenUp,
+}
+
+/// What the caller sends next.
+enum Piece {
+    Data(Bytes),
+    End(Option<HeaderMap>),
 }
 
 /// Why a body cannot be passed on.
@@ -78,6 +85,11 @@ impl Upload {
         }
     }
 
+    /// Whether it is sent in chunks over HTTP/1.1.
+    pub fn is_chunked(&self) -> bool {
+        self.chunked
+    }
+
     /// Counts the bytes that have passed, for as long as anybody wants to know.
     pub fn counter(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.passed)
@@ -102,32 +114,27 @@ impl Upload {
     /// Sends as much as has come and as the socket takes; ready when all is sent.
     pub fn poll(
         &mut self,
-        stream: &mut TcpStream,
+        socket: &mut Socket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), UploadError>> {
         loop {
             while !self.pending.is_empty() {
-                match ready!(poll_write(stream, &self.pending, cx)) {
+                match ready!(poll_write(socket, &self.pending, cx)) {
                     Ok(count) => advance(&mut self.pending, count),
                     Err(_) => return Poll::Ready(Err(UploadError::Refused)),
                 }
+            }
+            if ready!(Pin::new(&mut *socket).poll_flush(cx)).is_err() {
+                return Poll::Ready(Err(UploadError::Refused));
             }
             match self.stage {
                 Stage::Ended => return Poll::Ready(Ok(())),
                 Stage::GivenUp => return Poll::Pending,
                 Stage::Open { .. } => {}
             }
-            self.stage = Stage::Open { waiting: true };
-            let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-            self.stage = Stage::Open { waiting: false };
-            match frame {
-                // It said how long it would be.
-                None if !self.chunked && !self.incoming.is_end_stream() => {
-                    return Poll::Ready(Err(UploadError::BrokeOff));
-                }
-                None => self.end(None),
-                Some(Ok(frame)) => self.take(frame)?,
-                Some(Err(_)) => return Poll::Ready(Err(UploadError::BrokeOff)),
+            match ready!(self.poll_caller(cx))? {
+                Piece::Data(data) => self.queue(data),
+                Piece::End(trailers) => self.end(trailers.as_ref()),
             }
             if !self.chunked && self.incoming.is_end_stream() {
                 self.stage = Stage::Ended;
@@ -135,23 +142,89 @@ impl Upload {
         }
     }
 
-    fn take(&mut self, frame: Frame<Bytes>) -> Result<(), UploadError> {
-        match frame.into_data() {
-            Ok(data) => {
-                let length = data.len() as u64;
-                self.left = self.left.checked_sub(length).ok_or(UploadError::TooLarge)?;
-                self.passed.set(self.passed.get() + length);
-                if self.chunked && length > 0 {
-                    self.pending.push_back(format!("{length:x}\r\n").into());
-                    self.pending.push_back(data);
-                    self.pending.push_back(Bytes::from_static(b"\r\n"));
-                } else if length > 0 {
-                    self.pending.push_back(data);
+    /// The same over a stream of HTTP/2, which brings its own framing.
+    pub fn poll_stream(
+        &mut self,
+        stream: &mut SendStream<Bytes>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), UploadError>> {
+        const REFUSED: Poll<Result<(), UploadError>> = Poll::Ready(Err(UploadError::Refused));
+        loop {
+            while let Some(data) = self.pending.front_mut() {
+                stream.reserve_capacity(data.len());
+                while stream.capacity() == 0 {
+                    let Some(Ok(_)) = ready!(stream.poll_capacity(cx)) else { return REFUSED };
+                }
+                let piece = data.split_to(stream.capacity().min(data.len()));
+                if data.is_empty() {
+                    self.pending.pop_front();
+                }
+                let last = self.pending.is_empty() && self.incoming.is_end_stream();
+                if stream.send_data(piece, last).is_err() {
+                    return REFUSED;
+                }
+                if last {
+                    self.stage = Stage::Ended;
                 }
             }
-            Err(frame) => self.end(frame.trailers_ref()),
+            match self.stage {
+                Stage::Ended => return Poll::Ready(Ok(())),
+                Stage::GivenUp => return Poll::Pending,
+                Stage::Open { .. } => {}
+            }
+            let sent = match ready!(self.poll_caller(cx))? {
+                Piece::Data(data) => {
+                    self.pending.extend((!data.is_empty()).then_some(data));
+                    continue;
+                }
+                Piece::End(None) => stream.send_data(Bytes::new(), true),
+                Piece::End(Some(trailers)) => {
+                    let passes = |name: &HeaderName| !frames(name) && (self.may_trail)(name);
+                    let passed = trailers.iter().filter(|(name, _)| passes(name));
+                    let pair =
+                        |(name, value): (&HeaderName, &HeaderValue)| (name.clone(), value.clone());
+                    stream.send_trailers(passed.map(pair).collect())
+                }
+            };
+            self.stage = Stage::Ended;
+            if sent.is_err() {
+                return REFUSED;
+            }
         }
+    }
+
+    /// The next piece of what the caller sends.
+    fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, UploadError>> {
+        self.stage = Stage::Open { waiting: true };
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        self.stage = Stage::Open { waiting: false };
+        Poll::Ready(match frame {
+            // It said how long it would be.
+            None if !self.chunked && !self.incoming.is_end_stream() => Err(UploadError::BrokeOff),
+            None => Ok(Piece::End(None)),
+            Some(Err(_)) => Err(UploadError::BrokeOff),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => self.count(data.len() as u64).map(|()| Piece::Data(data)),
+                Err(frame) => Ok(Piece::End(frame.into_trailers().ok())),
+            },
+        })
+    }
+
+    fn count(&mut self, length: u64) -> Result<(), UploadError> {
+        self.left = self.left.checked_sub(length).ok_or(UploadError::TooLarge)?;
+        self.passed.set(self.passed.get() + length);
         Ok(())
+    }
+
+    /// Frames a piece for HTTP/1.1.
+    fn queue(&mut self, data: Bytes) {
+        if self.chunked && !data.is_empty() {
+            self.pending.push_back(format!("{:x}\r\n", data.len()).into());
+            self.pending.push_back(data);
+            self.pending.push_back(Bytes::from_static(b"\r\n"));
+        } else if !data.is_empty() {
+            self.pending.push_back(data);
+        }
     }
 
     /// Nothing comes any more, but for trailers.
@@ -184,20 +257,20 @@ fn frames(name: &HeaderName) -> bool {
 }
 
 fn poll_write(
-    stream: &mut TcpStream,
+    socket: &mut Socket,
     pending: &VecDeque<Bytes>,
     cx: &mut Context<'_>,
 ) -> Poll<std::io::Result<usize>> {
     if let [one] = pending.as_slices().0
         && pending.len() == 1
     {
-        return Pin::new(stream).poll_write(cx, one);
+        return Pin::new(socket).poll_write(cx, one);
     }
     let mut slices = [IoSlice::new(&[]); 4];
     for (slice, bytes) in slices.iter_mut().zip(pending) {
         *slice = IoSlice::new(bytes);
     }
-    Pin::new(stream).poll_write_vectored(cx, &slices)
+    Pin::new(socket).poll_write_vectored(cx, &slices)
 }
 
 fn advance(pending: &mut VecDeque<Bytes>, mut count: usize) {

@@ -1,0 +1,265 @@
+//! A second look at the frames of a caller's HTTP/2 connection, for the one thing that h2 lets pass:
+//! trailers with pseudo-header fields. h2 drops those fields; RFC 9113 (section 8.1) wants such a
+//! request refused. Here its connection is: the frame is put on stream 0, where h2 refuses it.
+//!
+//! Only the heads of frames are read, and the first bytes of trailers, since pseudo-header fields
+//! after others are h2's to refuse. Fields of the static table and names that are spelt out are
+//! seen; a reference to the caller's own table is not, and h2 drops what it stands for.
+
+use super::watched::Watched;
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const PREFACE: usize = 24;
+const HEAD: usize = 9;
+const HEADERS: u8 = 1;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+
+/// A socket whose frames are looked at as they are read.
+pub(super) struct Frames {
+    socket: Watched,
+    walk: Walk,
+}
+
+impl Frames {
+    pub(super) fn new(socket: Watched) -> Self {
+        Self { socket, walk: Walk::new() }
+    }
+}
+
+/// Where in the stream of frames the last read ended.
+struct Walk {
+    /// Bytes until the next head.
+    skip: usize,
+    head: [u8; HEAD],
+    /// Bytes of the head that have come.
+    filled: usize,
+    /// The newest stream: a head of fields on an older one is its trailers.
+    newest: u32,
+    trailers: Option<Trailers>,
+}
+
+/// Trailers whose first field has not been seen to its end.
+#[derive(Clone, Copy)]
+struct Trailers {
+    /// Bytes before the first field.
+    before: usize,
+    name: Name,
+}
+
+/// What is known of a field's name.
+#[derive(Clone, Copy)]
+enum Name {
+    Nothing,
+    /// It is spelt out.
+    Spelt,
+    /// As it is, or in Huffman's code.
+    As {
+        coded: bool,
+    },
+}
+
+/// Pseudo-header fields were found, in the frame that begins at this place of the read, or began
+/// before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found(Option<usize>);
+
+impl Walk {
+    fn new() -> Self {
+        Self { skip: PREFACE, head: [0; HEAD], filled: 0, newest: 0, trailers: None }
+    }
+
+    /// Looks at the bytes of one read.
+    fn over(&mut self, bytes: &[u8]) -> std::result::Result<(), Found> {
+        let (mut at, mut began) = (0, None);
+        while at < bytes.len() {
+            if self.skip > 0 {
+                let end = bytes.len().min(at + self.skip);
+                if self.trailers.is_some() && self.look(&bytes[at..end]) {
+                    return Err(Found(began));
+                }
+                self.skip -= end - at;
+                at = end;
+                continue;
+            }
+            if self.filled == 0 {
+                began = Some(at);
+            }
+            let end = bytes.len().min(at + HEAD - self.filled);
+            self.head[self.filled..self.filled + end - at].copy_from_slice(&bytes[at..end]);
+            self.filled += end - at;
+            at = end;
+            if self.filled == HEAD {
+                self.begin();
+            }
+        }
+        Ok(())
+    }
+
+    /// A head is there.
+    fn begin(&mut self) {
+        let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = self.head;
+        self.filled = 0;
+        self.skip = u32::from_be_bytes([0, l0, l1, l2]) as usize;
+        self.trailers = None;
+        if kind != HEADERS {
+            return;
+        }
+        let stream = u32::from_be_bytes([s0, s1, s2, s3]) & (u32::MAX >> 1);
+        if stream > self.newest {
+            self.newest = stream;
+        } else {
+            let flagged = |flag, bytes| if flags & flag == 0 { 0 } else { bytes };
+            let before = flagged(PADDED, 1) + flagged(PRIORITY, 5);
+            self.trailers = Some(Trailers { before, name: Name::Nothing });
+        }
+    }
+
+    /// Whether trailers begin with a pseudo-header field (RFC 7541, section 6).
+    fn look(&mut self, payload: &[u8]) -> bool {
+        let Some(mut trailers) = self.trailers.take() else { return false };
+        for &byte in payload {
+            if trailers.before > 0 {
+                trailers.before -= 1;
+                continue;
+            }
+            match (trailers.name, byte) {
+                (Name::Nothing, 0x20..=0x3f) => {} // the table's size; a field may follow
+                // The fourteen pseudo-header fields of the static table, whole or by name.
+                (Name::Nothing, 0x81..=0x8e | 0x41..=0x4e | 0x01..=0x0e | 0x11..=0x1e) => {
+                    return true;
+                }
+                (Name::Nothing, 0x40 | 0x00 | 0x10) => trailers.name = Name::Spelt,
+                (Name::Spelt, length) => trailers.name = Name::As { coded: length >= 0x80 },
+                // A colon; its code is seven bits long.
+                (Name::As { coded: true }, byte) => return byte >> 1 == 0b101_1100,
+                (Name::As { coded: false }, byte) => return byte == b':',
+                _ => return false,
+            }
+        }
+        self.trailers = Some(trailers);
+        false
+    }
+}
+
+impl AsyncRead for Frames {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        match self.walk.over(&buffer.filled()[before..]) {
+            Ok(()) => {}
+            Err(Found(Some(at))) => {
+                let head = &mut buffer.filled_mut()[before + at..][..HEAD];
+                head[HEAD - 4..].fill(0);
+            }
+            // h2 has its head already.
+            Err(Found(None)) => return Poll::Ready(Err(Error::from(ErrorKind::InvalidData))),
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Frames {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+
+    /// A connection with a request whose trailers are these, and where they begin.
+    fn connection(flags: u8, trailers: &[u8]) -> (Vec<u8>, usize) {
+        let mut bytes = vec![b'x'; PREFACE];
+        bytes.extend(frame(4, 0, 0, &[0; 6]));
+        bytes.extend(frame(HEADERS, 4, 1, &[0x83, 0x84, 0x87]));
+        bytes.extend(frame(0, 0, 1, b"body"));
+        let at = bytes.len();
+        bytes.extend(frame(HEADERS, 5 | flags, 1, trailers));
+        (bytes, at)
+    }
+
+    #[test]
+    fn pseudo_header_fields_are_found_in_trailers_only() {
+        let found: [(u8, &[u8]); 9] = [
+            (0, &[0x83]),                            // :method: POST
+            (0, &[0x20, 0x84]),                      // after the table's size
+            (0, &[0x44, 1, b'/']),                   // :path by name
+            (0, &[0x04, 1, b'/']),                   // without being remembered
+            (0, &[0x14, 1, b'/']),                   // never to be remembered
+            (0, &[0x00, 5, b':', b'p', b'a', b't']), // spelt out
+            (0, &[0x40, 0x84, 0b1011_1001, 0]),      // in Huffman's code
+            (PADDED, &[1, 0x83, 0]),                 // behind padding
+            (PADDED | PRIORITY, &[1, 0, 0, 0, 0, 16, 0x83, 0]),
+        ];
+        let passed: [(u8, &[u8]); 5] = [
+            (0, &[]),
+            (0, &[0x00, 3, b'a', b'b', b'c', 1, b':']), // a colon in the value
+            (0, &[0x8f]),                               // accept-charset
+            (0, &[0xbe]),                               // the caller's own table
+            (0, &[0x40, 0x83, 0b0001_1100, 0, 0, 0]),
+        ];
+        for (flags, trailers) in found {
+            let (bytes, at) = connection(flags, trailers);
+            assert_eq!(Walk::new().over(&bytes), Err(Found(Some(at))), "{trailers:x?}");
+            // However the reads are cut, it is found.
+            for cut in 1..bytes.len() {
+                let mut walk = Walk::new();
+                let first = walk.over(&bytes[..cut]);
+                let found = first.and_then(|()| walk.over(&bytes[cut..]));
+                assert!(found.is_err(), "{trailers:x?} cut at {cut}");
+            }
+        }
+        for (flags, trailers) in passed {
+            let (mut bytes, _) = connection(flags, trailers);
+            bytes.extend(frame(HEADERS, 5, 3, &[0x82, 0x84]));
+            assert_eq!(Walk::new().over(&bytes), Ok(()), "{trailers:x?}");
+            for cut in 1..bytes.len() {
+                let mut walk = Walk::new();
+                assert_eq!(walk.over(&bytes[..cut]), Ok(()));
+                assert_eq!(walk.over(&bytes[cut..]), Ok(()), "{trailers:x?} cut at {cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! HTTP/2 with a caller: one connection, many requests at once, each a stream with a task of its
+//! own. What a request is and what becomes of it is the same as in HTTP/1.1.
+
+use super::accept::Peer;
+use super::body::Body;
+use super::frames::Frames;
+use super::watched::Watched;
+use crate::deadline::ticks;
+use crate::incoming::{Incoming, Received};
+use crate::metrics::Refused;
+use crate::socket::http2::StreamSocket;
+use crate::upgrade::Upgrade;
+use crate::worker::Worker;
+use bytes::Bytes;
+use h2::server::{Builder, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{Request, Response};
+use http_body::Body as _;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::spawn_local;
+
+/// Requests of one connection under way at once.
+const MAX_STREAMS: u32 = 128;
+
+/// What one request, and all of a connection's together, may send ahead of the backend.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// What a stream may hold of an answer that waits to be written.
+const MAX_SEND_BUFFER: usize = 128 << 10;
+
+/// How long a caller who was told that the connection ends may take to let go of it.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
+    let server = worker.generation().snapshot.server;
+    let handshake = Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(u32::try_from(server.max_header_bytes).unwrap_or(u32::MAX))
+        .max_send_buffer_size(MAX_SEND_BUFFER)
+        .enable_connect_protocol()
+        .handshake::<_, Bytes>(Frames::new(socket));
+    let mut connection = match worker.deadlines.within(server.header_timeout, handshake).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(_)) => return worker.gateway.metrics.refuse(Refused::BadRequest),
+        Err(_) => return worker.gateway.metrics.refuse(Refused::HeaderTimeout),
+    };
+    peer.activity.multiplex();
+
+    let deadline = worker.deadlines.register();
+    let mut ending = None;
+    poll_fn(|cx| {
+        if worker.is_draining() && ending.is_none() {
+            ending = Some(worker.deadlines.tick());
+            connection.graceful_shutdown();
+        }
+        loop {
+            match connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    spawn_local(answer(Rc::clone(&worker), Rc::clone(&peer), request, respond));
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    if error.is_library() {
+                        worker.gateway.metrics.refuse(Refused::BadRequest);
+                    }
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        loop {
+            match ending {
+                Some(since) if peer.activity.is_idle() => deadline.set_from(since, ticks(GOODBYE)),
+                _ => peer.activity.arm(&deadline, &worker.server()),
+            }
+            ready!(deadline.poll_elapsed(cx));
+            if ending.is_some() || !peer.activity.is_idle() {
+                return Poll::Ready(()); // they take nothing, or do not let go
+            }
+            ending = Some(worker.deadlines.tick());
+            connection.graceful_shutdown();
+            let _ = connection.poll_closed(cx);
+        }
+    })
+    .await;
+}
+
+/// Answers one request.
+async fn answer(
+    worker: Rc<Worker>,
+    peer: Rc<Peer>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut request = request.map(|stream| Incoming::Http2(Received::new(stream, length)));
+    let upgrade = Upgrade::connected(&mut request);
+    let mut handling = pin!(super::handle(Rc::clone(&worker), Rc::clone(&peer), request, upgrade));
+    let outcome = poll_fn(|cx| {
+        let handled = handling.as_mut().poll(cx);
+        for head in peer.interim.borrow_mut().drain(..) {
+            let mut interim = Response::new(());
+            (*interim.status_mut(), *interim.headers_mut()) = (head.status, head.headers);
+            let _ = respond.send_informational(interim);
+        }
+        match handled {
+            Poll::Ready(Ok(response)) => Poll::Ready(Some((response, peer.tunnel.take()))),
+            // A caller who is gone waits for nothing.
+            Poll::Pending => respond.poll_reset(cx).map(|_| None),
+        }
+    });
+    let Some((response, tunnel)) = outcome.await else { return };
+    let (mut head, body) = response.into_parts();
+    head.headers.entry(DATE).or_insert_with(|| worker.date());
+    let over = body.is_end_stream() && tunnel.is_none();
+    let Ok(send) = respond.send_response(Response::from_parts(head, ()), over) else { return };
+    if let Some(mut tunnel) = tunnel
+        && let Some(receive) = tunnel.exchange.tunnelled.take()
+    {
+        tunnel.run(StreamSocket::new(receive, send), &[]).await;
+    } else if !over {
+        let idle = worker.server().idle_timeout;
+        let deadline = worker.deadlines.register();
+        let mut sending = Sending { body, send, piece: Bytes::new(), moved: false };
+        // A caller who takes nothing of what is there for too long is given up.
+        poll_fn(|cx| {
+            if sending.poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if sending.piece.is_empty() {
+                deadline.clear();
+            } else if std::mem::take(&mut sending.moved) {
+                deadline.set(idle);
+            }
+            deadline.poll_elapsed(cx).map(|_| sending.send.send_reset(Reason::CANCEL))
+        })
+        .await;
+    }
+}
+
+/// An answer's body on its way.
+struct Sending {
+    body: Body,
+    send: SendStream<Bytes>,
+    /// What the caller has yet to take.
+    piece: Bytes,
+    /// Something has come or gone since that was looked at.
+    moved: bool,
+}
+
+impl Sending {
+    /// Ready when all is sent, or cannot be.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            while !self.piece.is_empty() {
+                self.send.reserve_capacity(self.piece.len());
+                while self.send.capacity() == 0 {
+                    let Some(Ok(_)) = ready!(self.send.poll_capacity(cx)) else {
+                        return Poll::Ready(());
+                    };
+                }
+                self.moved = true;
+                let piece = self.piece.split_to(self.send.capacity().min(self.piece.len()));
+                let last = self.piece.is_empty() && self.body.is_end_stream();
+                if self.send.send_data(piece, last).is_err() || last {
+                    return Poll::Ready(());
+                }
+            }
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => (self.piece, self.moved) = (data, true),
+                    Err(frame) => {
+                        let trailers = frame.into_trailers().unwrap_or_default();
+                        let _ = self.send.send_trailers(trailers);
+                        return Poll::Ready(());
+                    }
+                },
+                Poll::Ready(Some(Err(_))) => {
+                    self.send.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => {
+                    let _ = self.send.send_data(Bytes::new(), true);
+                    return Poll::Ready(());
+                }
+                // A caller who is gone waits for nothing.
+                Poll::Pending => return self.send.poll_reset(cx).map(|_| ()),
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Backends that speak HTTP/2: one connection carries many requests at once.
+//!
+//! ```text
+//! Outgoing ── head ──► stream ──► Head
+//!     └────── body ──►   │    ──► Stream::poll_frame ──► pieces of the answer's body, trailers
+//! ```
+//!
+//! The connection has a task of its own; streams belong to the tasks of their requests. A stream
+//! that is dropped before its end is reset, so the backend knows when a caller has left.
+
+use super::answer::{Framing, Head};
+use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
+use super::upload::{Upload, UploadError};
+use crate::deadline::{Deadline, Deadlines};
+use crate::incoming::Received;
+use crate::socket::Socket;
+use crate::socket::http2::StreamSocket;
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response};
+use http_body::Frame;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use tokio::task::spawn_local;
+
+/// What one stream, and all of them together, may send ahead of the caller.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// A connection that carries many requests.
+#[derive(Debug)]
+pub struct Shared {
+    send: SendRequest<Bytes>,
+    /// Streams under way.
+    open: Rc<Cell<usize>>,
+    /// Nothing new may begin on it.
+    over: Rc<Cell<bool>>,
+    /// When it was used last.
+    pub used: Cell<u64>,
+}
+
+impl Shared {
+    /// Takes up a connection.
+    pub async fn new(socket: Socket, deadlines: &Deadlines) -> Result<Rc<Self>, h2::Error> {
+        let (send, connection) = h2::client::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .enable_push(false)
+            .handshake(socket)
+            .await?;
+        let over = Rc::new(Cell::new(false));
+        spawn_local({
+            let over = Rc::clone(&over);
+            async move {
+                let _ = connection.await;
+                over.set(true);
+            }
+        });
+        let (open, used) = (Rc::default(), Cell::new(deadlines.tick()));
+        Ok(Rc::new(Self { send, open, over, used }))
+    }
+
+    /// Whether one more request can begin on it now.
+    pub fn has_room(&self) -> bool {
+        !self.over.get() && self.open.get() < self.send.current_max_send_streams()
+    }
+
+    /// Whether the backend takes more than requests.
+    pub fn takes_tunnels(&self) -> bool {
+        self.send.is_extended_connect_protocol_enabled()
+    }
+
+    /// Whether it can be let go of.
+    pub fn is_useless(&self) -> bool {
+        self.over.get()
+    }
+
+    /// Whether nothing is under way on it.
+    pub fn is_idle(&self) -> bool {
+        self.open.get() == 0
+    }
+
+    /// Nothing new begins on it; what is under way goes on.
+    pub fn retire(&self) {
+        self.over.set(true);
+    }
+
+    /// Sends a request and waits for the head of its answer. Interim answers are `heard`.
+    pub async fn ask(
+        &self,
+        request: &mut Outgoing<Request<()>>,
+        deadline: Deadline,
+        heard: &dyn Fn(Head),
+        guard: &mut Option<Guard>,
+    ) -> Result<(Head, Stream), AskError> {
+        self.open.set(self.open.get() + 1);
+        let open = OpenStream(Rc::clone(&self.open));
+        let has_body = request.body.is_some();
+        let tunnels = request.upgrade.is_some();
+        let begun = self.send.clone().send_request(request.head.clone(), !has_body && !tunnels);
+        let (mut response, send) = begun.inspect_err(|_| self.retire())?;
+        let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
+        deadline.set(request.limit);
+        let answer = poll_fn(|cx| {
+            if sending.borrow_mut().poll_upload(cx)? {
+                deadline.set(request.limit);
+            }
+            let answer = poll_answer(&mut response, heard, cx);
+            if answer.is_pending() && deadline.poll_elapsed(cx).is_ready() {
+                let upload = &sending.borrow().upload;
+                let waiting = upload.as_ref().is_some_and(|upload| upload.is_waiting());
+                return Poll::Ready(Err(AskError::TimedOut { waiting }));
+            }
+            answer
+        });
+        let answer = answer.await;
+        if let Err(AskError::TimedOut { waiting: false }) = &answer {
+            // Whoever is silent here may be silent for good.
+            self.retire();
+        }
+        let (parts, body) = answer?.into_parts();
+        let length =
+            parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let body = Received::new(body, length);
+        let framing = body.left().map_or(Framing::UntilClose, Framing::Length);
+        let head = Head {
+            status: parts.status,
+            headers: parts.headers,
+            private: SmallVec::new(),
+            framing,
+            reusable: true,
+            upgrade: None,
+        };
+        let mut stream = Stream { body, sender: None, sending, open, guard: guard.take() };
+        if stream.sending.borrow().upload.is_some() {
+            let sending = spawn_local(send_on(Rc::downgrade(&stream.sending)));
+            stream.sender = Some(Sender(sending.abort_handle()));
+        }
+        Ok((head, stream))
+    }
+}
+
+fn poll_answer(
+    response: &mut ResponseFuture,
+    heard: &dyn Fn(Head),
+    cx: &mut Context<'_>,
+) -> Poll<Result<Response<h2::RecvStream>, AskError>> {
+    while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+        let (parts, ()) = interim.into_parts();
+        heard(Head {
+            status: parts.status,
+            headers: parts.headers,
+            private: SmallVec::new(),
+            framing: Framing::Length(0),
+            reusable: true,
+            upgrade: None,
+        });
+    }
+    Pin::new(response).poll(cx).map_err(AskError::from)
+}
+
+/// Whether the backend says that it has done nothing of a request.
+pub fn was_refused(error: &h2::Error) -> bool {
+    error.reason() == Some(Reason::REFUSED_STREAM) || error.is_go_away() && error.is_remote()
+}
+
+/// A stream under way counts until it is gone.
+#[derive(Debug)]
+struct OpenStream(Rc<Cell<usize>>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// The way to the backend, and what is still to be sent over it.
+struct Sending {
+    send: SendStream<Bytes>,
+    upload: Option<Box<Upload>>,
+}
+
+impl Sending {
+    /// Sends on what the caller sends; says whether anything moved. A backend that takes no more of
+    /// it may still answer.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<bool, UploadError> {
+        let Some(upload) = &mut self.upload else { return Ok(false) };
+        let before = upload.sent();
+        let polled = upload.poll_stream(&mut self.send, cx);
+        let moved = upload.sent() > before;
+        match polled {
+            Poll::Pending => Ok(moved),
+            Poll::Ready(Ok(())) => {
+                self.upload = None;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => {
+                upload.give_up();
+                if error == UploadError::Refused { Ok(moved) } else { Err(error) }
+            }
+        }
+    }
+}
+
+/// Sends on after the answer has begun. A body that breaks off ends the stream: the backend shall
+/// not take what it has for all there is.
+async fn send_on(sending: Weak<RefCell<Sending>>) {
+    poll_fn(|cx| {
+        let Some(sending) = sending.upgrade() else { return Poll::Ready(()) };
+        let sending = &mut *sending.borrow_mut();
+        if sending.poll_upload(cx).is_err() {
+            sending.send.send_reset(Reason::CANCEL);
+            return Poll::Ready(());
+        }
+        if sending.upload.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// An answer that is being read.
+pub struct Stream {
+    // The order matters: when it is dropped, the stream is reset first, and then the guard goes.
+    body: Received,
+    sender: Option<Sender>,
+    sending: Rc<RefCell<Sending>>,
+    open: OpenStream,
+    guard: Option<Guard>,
+}
+
+impl Stream {
+    /// The next piece of the answer's body.
+    pub fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.body.poll_frame(cx).map_err(BodyError::from)
+    }
+
+    /// Nothing more belongs to the body.
+    pub fn is_over(&self) -> bool {
+        self.body.is_over()
+    }
+
+    /// How many bytes are still to come, if that is known.
+    pub fn left(&self) -> Option<u64> {
+        self.body.left()
+    }
+
+    /// Both directions as a socket, and what is to be let go of when it is closed.
+    pub fn into_tunnel(self) -> Option<(StreamSocket, StreamGuard)> {
+        let Self { body, sending, open, guard, .. } = self;
+        let Sending { send, .. } = Rc::into_inner(sending)?.into_inner();
+        Some((
+            StreamSocket::new(body.into_stream(), send),
+            StreamGuard { _open: open, _guard: guard },
+        ))
+    }
+}
+
+/// What a tunnel holds of the connection that carries it.
+pub struct StreamGuard {
+    _open: OpenStream,
+    _guard: Option<Guard>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("body", &self.body).finish_non_exhaustive()
+    }
+}
