@@ -3,23 +3,30 @@
 use bytes::Bytes;
 use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
+use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// A body that is being received.
 #[derive(Debug)]
 pub enum Incoming {
+    /// There is none.
+    Empty,
     /// From hyper.
     Http1(hyper::body::Incoming),
     /// One stream of an HTTP/2 connection.
     Http2(Received),
 }
 
-/// What comes in over a stream of HTTP/2. The sender may send more when what it sent has been passed
+/// What comes in over a stream of HTTP/2; whoever began the stream may hold it, too.
+pub type Receiving = Rc<RefCell<RecvStream>>;
+
+/// A body that comes in over a stream of HTTP/2. The sender may send more when what it sent has been passed
 /// on: that is known when the next piece is asked for.
 #[derive(Debug)]
 pub struct Received {
-    stream: RecvStream,
+    stream: Receiving,
     /// How many bytes are to come, if that was said.
     left: Option<u64>,
     /// Bytes of the last piece, which the sender's window lacks.
@@ -42,18 +49,18 @@ pub enum IncomingError {
 impl Received {
     /// `length`: what the head said it would be.
     pub fn new(stream: RecvStream, length: Option<u64>) -> Self {
-        let left = if stream.is_end_stream() { Some(0) } else { length };
-        Self { stream, left, held: 0, no_more_data: false }
+        let stream = Rc::new(RefCell::new(stream));
+        Self { stream, left: length, held: 0, no_more_data: false }
     }
 
     /// The stream itself, for a tunnel.
-    pub fn into_stream(self) -> RecvStream {
-        self.stream
+    pub fn stream(&self) -> Receiving {
+        Rc::clone(&self.stream)
     }
 
     /// Nothing comes any more.
     pub fn is_over(&self) -> bool {
-        self.stream.is_end_stream()
+        self.stream.borrow().is_end_stream()
     }
 
     /// How many bytes are still to come, if that is known.
@@ -66,13 +73,14 @@ impl Received {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let stream = &mut *self.stream.borrow_mut();
         let held = std::mem::take(&mut self.held);
         if held > 0 {
             // It fails only for more than was taken.
-            let _ = self.stream.flow_control().release_capacity(held);
+            let _ = stream.flow_control().release_capacity(held);
         }
         if !self.no_more_data {
-            match ready!(self.stream.poll_data(cx)) {
+            match ready!(stream.poll_data(cx)) {
                 Some(Ok(data)) => {
                     self.held = data.len();
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
@@ -82,7 +90,7 @@ impl Received {
                 None => self.no_more_data = true,
             }
         }
-        let trailers = ready!(self.stream.poll_trailers(cx));
+        let trailers = ready!(stream.poll_trailers(cx));
         Poll::Ready(trailers.transpose().map(|trailers| trailers.map(Frame::trailers)))
     }
 }
@@ -96,6 +104,7 @@ impl Body for Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
         match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(IncomingError::from),
             Self::Http2(body) => body.poll_frame(cx).map_err(IncomingError::from),
         }
@@ -103,6 +112,7 @@ impl Body for Incoming {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Empty => true,
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.is_over(),
         }
@@ -110,6 +120,7 @@ impl Body for Incoming {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Empty => SizeHint::with_exact(0),
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.left().map_or_else(SizeHint::default, SizeHint::with_exact),
         }

@@ -148,8 +148,8 @@ class Http:
                 await writer.drain()
                 if (request.header("connection") or "").lower() == "close":
                     break
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            pass  # It broke off.
         finally:
             writer.close()
 

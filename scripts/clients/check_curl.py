@@ -95,18 +95,6 @@ def a_reject_is_a_429_without_a_body(lab, way):
     expect(3500 < int(rejected.headers.get("retry-after", 0)) < 4000, f"headers are {rejected.headers}")
 
 
-@check(over=[H2C, H2_TLS])
-def a_rejected_upload_leaves_the_connection_usable(lab, way):
-    listener, _, how = WAYS[way]
-    url = lab.url(listener) + "/limited"
-    file = lab.folder / "upload"
-    file.write_bytes(bytes(1 << 20))
-    told = ["-w", "%{http_code} %{num_connects}\n", *["-o", os.devnull] * 4]
-    caller = ["-H", f"X-Test: {uuid.uuid4()}", "--data-binary", f"@{file}"]
-    said = subprocess.run(curl_command(lab, url, *how, *told, *caller, url, url, url), capture_output=True, timeout=35)
-    equal("statuses and new connections", said.stdout.decode().splitlines(), ["200 1", "429 0", "429 0", "429 0"])
-
-
 # --- the PROXY protocol --------------------------------------------------------------------------
 
 
@@ -206,8 +194,9 @@ def upload(lab, way, *options):
     return answer
 
 
-@check(over=EVERY_WAY)
+@check(over=[H1, H1_TLS])
 def a_body_beyond_the_largest_is_413(lab, way):
+    """Over HTTP/2, curl 7.88 fails on any answer that is only a head and comes before its upload ended."""
     file = lab.folder / "upload"
     file.write_bytes(bytes(11 << 20))
     fetch(lab, way, "/echo", "--data-binary", f"@{file}", status=413)

@@ -48,10 +48,20 @@ class Http2:
         return self.streams[number]
 
     def get(self, path, *headers):
-        stream = self.open([(":method", "GET"), (":scheme", self.scheme), (":authority", self.authority),
-                            (":path", path), *headers])
+        stream = self.open(self.head("GET", path, *headers))
         self.wait_for(lambda: stream.ended, "the answer")
         return stream
+
+    def post(self, path, body, *headers):
+        """Sends as much of the body as is wanted."""
+        stream = self.open(self.head("POST", path, *headers), end=False)
+        stream.send(body, end=True)
+        self.wait_for(lambda: stream.ended, "the answer")
+        return stream
+
+    def head(self, method, path, *headers):
+        return [(":method", method), (":scheme", self.scheme), (":authority", self.authority),
+                (":path", path), *headers]
 
     def flush(self):
         self.socket.sendall(self.h2.data_to_send())
@@ -102,13 +112,16 @@ class Stream:
         return taken
 
     def send(self, data, end=False):
+        """Sends data as flow control permits, unless the answer ends first."""
         h2 = self.connection.h2
-        while data:
-            self.connection.wait_for(lambda: h2.local_flow_control_window(self.number) > 0, "room to send")
-            size = min(h2.local_flow_control_window(self.number), h2.max_outbound_frame_size)
-            h2.send_data(self.number, data[:size])
-            data = data[size:]
-        if end:
+        while data and not self.ended:
+            room = lambda: self.ended or h2.local_flow_control_window(self.number)
+            self.connection.wait_for(room, "room to send")
+            if not self.ended:
+                size = min(room(), h2.max_outbound_frame_size)
+                h2.send_data(self.number, data[:size])
+                data = data[size:]
+        if end and not self.ended:
             h2.end_stream(self.number)
         self.connection.flush()
 
@@ -118,9 +131,8 @@ class Stream:
 
 def open_websocket(connection, path, *headers):
     """Extended CONNECT; the stream once there is an answer."""
-    stream = connection.open([
-        (":method", "CONNECT"), (":protocol", "websocket"), (":scheme", connection.scheme),
-        (":authority", connection.authority), (":path", path), ("sec-websocket-version", "13"), *headers], end=False)
+    head = connection.head("CONNECT", path, ("sec-websocket-version", "13"), *headers)
+    stream = connection.open([(":protocol", "websocket"), *head], end=False)
     connection.wait_for(lambda: stream.status or stream.ended, "the answer to CONNECT")
     expect(stream.reset is None, f"the stream was reset with {stream.reset!r}")
     return stream
@@ -215,6 +227,31 @@ def a_reject_ends_the_stream_on_its_head(lab, way):
         equal("the status", connection.get("/limited", caller).status, "200")
         rejected = connection.get("/limited", caller)
         equal("status and END_STREAM on the head", (rejected.status, rejected.bare), ("429", True))
+
+
+@check(over=WAYS)
+def rejected_uploads_leave_the_connection_usable(lab, way):
+    """What was sent of them must not be missing in the connection's window: 4 MiB in all."""
+    caller = ("x-test", str(uuid.uuid4()))
+    with Http2(lab, way) as connection:
+        equal("the status", connection.post("/limited", b"hello", caller).status, "200")
+        for _ in range(80):
+            head = connection.head("POST", "/limited", caller, ("content-length", str(1 << 20)))
+            rejected = connection.open(head, end=False)
+            rejected.send(bytes(50_000))
+            connection.wait_for(lambda: rejected.ended, "the answer")
+            equal("the status", rejected.status, "429")
+        equal("the status of a request after them", connection.get("/echo").status, "200")
+
+
+@check(over=WAYS)
+def a_body_beyond_the_largest_is_413(lab, way):
+    with Http2(lab, way) as connection:
+        body = bytes(11 << 20)
+        announced = connection.post("/echo", body, ("content-length", str(len(body))))
+        equal("the status", announced.status, "413")
+        equal("the status of one that was not announced", connection.post("/echo", body).status, "413")
+        equal("the status of a request after it", connection.get("/echo").status, "200")
 
 
 @check(over=WAYS)

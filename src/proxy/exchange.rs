@@ -10,12 +10,12 @@ use super::refusal::Refusal;
 use super::settle::{End, Settlement, Telling};
 use crate::access_log::Line;
 use crate::clock::Micros;
+use crate::incoming::Receiving;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
 use crate::upgrade::Upgrade;
 use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
 use crate::worker::{Generation, Worker};
-use h2::RecvStream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body;
@@ -48,7 +48,7 @@ pub(super) struct Exchange {
     /// What the caller wants to switch to.
     pub(super) upgrade: Option<Upgrade>,
     /// What the caller sends through a tunnel over HTTP/2.
-    pub(super) tunnelled: Option<RecvStream>,
+    pub(super) tunnelled: Option<Receiving>,
     /// How the caller speaks.
     pub(super) version: Version,
     method: Method,

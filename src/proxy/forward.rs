@@ -8,13 +8,12 @@ use super::present::Present;
 use super::refusal::Refusal;
 use crate::config::model::KeyPlace;
 use crate::hop;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Receiving};
 use crate::snapshot::{Route, Snapshot};
 use crate::upgrade::Upgrade;
 use crate::upstream::answer::{Framing, Head};
 use crate::upstream::connection::Outgoing;
 use crate::upstream::upload::Upload;
-use h2::RecvStream;
 use h2::ext::Protocol;
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER,
@@ -55,7 +54,7 @@ pub(super) fn prepare(
         !upstream.http2 || parts.version == Version::HTTP_2 || upgrade.is_websocket()
     });
     let (body, tunnelled) = match &exchange.upgrade {
-        Some(_) => (None, tunnelled(incoming)),
+        Some(_) => (None, tunnelled(&incoming)),
         None => (upload(exchange, index, &parts.headers, incoming), None),
     };
     exchange.tunnelled = tunnelled;
@@ -144,10 +143,10 @@ fn upload(
 }
 
 /// What comes through a tunnel over HTTP/2. Over HTTP/1.1 it is the whole connection.
-fn tunnelled(incoming: Incoming) -> Option<RecvStream> {
+fn tunnelled(incoming: &Incoming) -> Option<Receiving> {
     match incoming {
-        Incoming::Http1(_) => None,
-        Incoming::Http2(received) => Some(received.into_stream()),
+        Incoming::Empty | Incoming::Http1(_) => None,
+        Incoming::Http2(received) => Some(received.stream()),
     }
 }
 

@@ -6,7 +6,7 @@ use super::body::Body;
 use super::frames::Frames;
 use super::watched::Watched;
 use crate::deadline::ticks;
-use crate::incoming::{Incoming, Received};
+use crate::incoming::{Incoming, Received, Receiving};
 use crate::metrics::Refused;
 use crate::socket::http2::StreamSocket;
 use crate::upgrade::Upgrade;
@@ -103,7 +103,15 @@ async fn answer(
 ) {
     let length = request.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let mut request = request.map(|stream| Incoming::Http2(Received::new(stream, length)));
+    let mut receiving = None;
+    let mut request = request.map(|stream| {
+        if stream.is_end_stream() {
+            return Incoming::Empty;
+        }
+        let received = Received::new(stream, length);
+        receiving = Some(received.stream());
+        Incoming::Http2(received)
+    });
     let upgrade = Upgrade::connected(&mut request);
     let mut handling = pin!(super::handle(Rc::clone(&worker), Rc::clone(&peer), request, upgrade));
     let outcome = poll_fn(|cx| {
@@ -127,25 +135,45 @@ async fn answer(
     if let Some(mut tunnel) = tunnel
         && let Some(receive) = tunnel.exchange.tunnelled.take()
     {
-        tunnel.run(StreamSocket::new(receive, send), &[]).await;
-    } else if !over {
-        let idle = worker.server().idle_timeout;
-        let deadline = worker.deadlines.register();
-        let mut sending = Sending { body, send, piece: Bytes::new(), moved: false };
-        // A caller who takes nothing of what is there for too long is given up.
-        poll_fn(|cx| {
-            if sending.poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            if sending.piece.is_empty() {
-                deadline.clear();
-            } else if std::mem::take(&mut sending.moved) {
-                deadline.set(idle);
-            }
-            deadline.poll_elapsed(cx).map(|_| sending.send.send_reset(Reason::CANCEL))
-        })
-        .await;
+        return tunnel.run(StreamSocket::new(receive, send), &[]).await;
     }
+    if over {
+        drop(body);
+    } else {
+        send_body(&worker, body, send).await;
+    }
+    if let Some(receiving) = receiving {
+        linger(&worker, &receiving).await;
+    }
+}
+
+/// A request that was answered before it was read to its end is read a while longer, as far as its
+/// window goes. Most have ended by then; the others are told to stop.
+async fn linger(worker: &Worker, receiving: &Receiving) {
+    let reading = poll_fn(|cx| {
+        while let Some(Ok(_)) = ready!(receiving.borrow_mut().poll_data(cx)) {}
+        Poll::Ready(())
+    });
+    let _ = worker.deadlines.within(GOODBYE, reading).await;
+}
+
+/// Sends a body. A caller who takes nothing of what is there for too long is given up.
+async fn send_body(worker: &Worker, body: Body, send: SendStream<Bytes>) {
+    let idle = worker.server().idle_timeout;
+    let deadline = worker.deadlines.register();
+    let mut sending = Sending { body, send, piece: Bytes::new(), moved: false };
+    poll_fn(|cx| {
+        if sending.poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if sending.piece.is_empty() {
+            deadline.clear();
+        } else if std::mem::take(&mut sending.moved) {
+            deadline.set(idle);
+        }
+        deadline.poll_elapsed(cx).map(|_| sending.send.send_reset(Reason::CANCEL))
+    })
+    .await;
 }
 
 /// An answer's body on its way.

@@ -1,7 +1,8 @@
 //! One stream of an HTTP/2 connection, used as if it were a socket: what a tunnel is over HTTP/2.
 
+use crate::incoming::Receiving;
 use bytes::{Buf, Bytes};
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Both directions of a stream.
 #[derive(Debug)]
 pub struct StreamSocket {
-    receive: RecvStream,
+    receive: Receiving,
     send: SendStream<Bytes>,
     /// What has come and was not read yet.
     here: Bytes,
@@ -18,7 +19,7 @@ pub struct StreamSocket {
 
 impl StreamSocket {
     /// A stream whose heads have been exchanged.
-    pub fn new(receive: RecvStream, send: SendStream<Bytes>) -> Self {
+    pub fn new(receive: Receiving, send: SendStream<Bytes>) -> Self {
         Self { receive, send, here: Bytes::new() }
     }
 }
@@ -30,7 +31,8 @@ impl AsyncRead for StreamSocket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         while self.here.is_empty() {
-            match ready!(self.receive.poll_data(cx)) {
+            let next = ready!(self.receive.borrow_mut().poll_data(cx));
+            match next {
                 Some(Ok(data)) => self.here = data,
                 // The other end is done with the stream: that is how some say goodbye.
                 Some(Err(error)) if matches!(error.reason(), Some(Reason::NO_ERROR)) => {
@@ -43,7 +45,7 @@ impl AsyncRead for StreamSocket {
         let count = self.here.len().min(buffer.remaining());
         buffer.put_slice(&self.here[..count]);
         self.here.advance(count);
-        let released = self.receive.flow_control().release_capacity(count);
+        let released = self.receive.borrow_mut().flow_control().release_capacity(count);
         Poll::Ready(released.map_err(Error::other))
     }
 }

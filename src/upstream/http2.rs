@@ -256,10 +256,7 @@ impl Stream {
     pub fn into_tunnel(self) -> Option<(StreamSocket, StreamGuard)> {
         let Self { body, sending, open, guard, .. } = self;
         let Sending { send, .. } = Rc::into_inner(sending)?.into_inner();
-        Some((
-            StreamSocket::new(body.into_stream(), send),
-            StreamGuard { _open: open, _guard: guard },
-        ))
+        Some((StreamSocket::new(body.stream(), send), StreamGuard { _open: open, _guard: guard }))
     }
 }
 

@@ -37,16 +37,27 @@ impl Reply {
 pub type Fields = Vec<(String, String)>;
 
 /// One connection.
-pub struct Connection {
-    pub stream: TcpStream,
+pub struct Connection<S = TcpStream> {
+    pub stream: S,
     buffer: Vec<u8>,
 }
 
 impl Connection {
     pub fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the gateway listens");
-        stream.set_nodelay(true).expect("a socket");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+        Self::over(socket(address))
+    }
+}
+
+/// A socket that is connected, and does not wait for ever.
+pub fn socket(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the gateway listens");
+    stream.set_nodelay(true).expect("a socket");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    stream
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub fn over(stream: S) -> Self {
         Self { stream, buffer: Vec::new() }
     }
 

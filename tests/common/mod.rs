@@ -4,6 +4,8 @@
 pub mod backend;
 pub mod client;
 pub mod faulty;
+pub mod http2;
+pub mod pki;
 pub mod redis;
 
 pub use backend::Backend;
