@@ -82,6 +82,10 @@ async fn pass(
 
 /// Where the request wants to go, and who asks.
 fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Refusal> {
+    // In HTTP/1.1 hyper counts them; h2 counts only their bytes.
+    if request.headers().len() > exchange.snapshot().server.max_headers {
+        return Err(Refusal::TooManyHeaders);
+    }
     exchange.find_route(Destination::of(request, exchange.present)?, request.method());
     exchange.caller = Some(identify::caller(exchange, request)?);
     Ok(())

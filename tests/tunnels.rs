@@ -17,7 +17,7 @@ fn echo() -> Backend {
             return stream.write_all(&crate::common::backend::ok("plain")).is_ok();
         }
         stream.write_all(AGREE).unwrap();
-        let mut bytes = [0; 65536];
+        let mut bytes = vec![0; 65536];
         while let Ok(count @ 1..) = stream.read(&mut bytes) {
             if stream.write_all(&bytes[..count]).is_err() {
                 break;

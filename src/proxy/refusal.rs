@@ -11,6 +11,9 @@ pub enum Refusal {
     /// Two readers could understand it differently, or it breaks the protocol's rules.
     #[error("bad request: {0}")]
     Malformed(&'static str),
+    /// Its head has more fields than are taken.
+    #[error("too many header fields")]
+    TooManyHeaders,
     /// CONNECT and TRACE are not for gateways.
     #[error("the method is not for gateways")]
     MethodRefused,
@@ -92,6 +95,7 @@ impl Refusal {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::MethodRefused | Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,

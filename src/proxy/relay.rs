@@ -120,7 +120,9 @@ impl Way<'_> {
         let mut again = no_body;
         loop {
             let shared = self.shared(exchange).await?;
-            if request.upgrade.is_some() && !shared.takes_tunnels() {
+            if request.upgrade.is_some()
+                && !deadlines.within(request.limit, shared.takes_tunnels()).await.unwrap_or(false)
+            {
                 return Err(Refusal::BadGateway("the backend takes no tunnels".to_owned()));
             }
             let asked = shared.ask(&mut request, deadlines.register(), &heard, &mut guard).await;

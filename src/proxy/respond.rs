@@ -124,7 +124,7 @@ fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
         Refusal::GatewayTimeout | Refusal::Stalled => "4", // DEADLINE_EXCEEDED
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
         Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
-        Refusal::Malformed(_) | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
+        Refusal::Malformed(_) | Refusal::TooManyHeaders | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
     };
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();

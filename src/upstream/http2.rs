@@ -17,7 +17,7 @@ use crate::socket::Socket;
 use crate::socket::http2::StreamSocket;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, SendStream};
+use h2::{Ping, PingPong, Reason, SendStream};
 use http::header::CONTENT_LENGTH;
 use http::{Request, Response};
 use http_body::Frame;
@@ -43,17 +43,19 @@ pub struct Shared {
     over: Rc<Cell<bool>>,
     /// When it was used last.
     pub used: Cell<u64>,
+    ping: RefCell<Option<PingPong>>,
 }
 
 impl Shared {
     /// Takes up a connection.
     pub async fn new(socket: Socket, deadlines: &Deadlines) -> Result<Rc<Self>, h2::Error> {
-        let (send, connection) = h2::client::Builder::new()
+        let (send, mut connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false)
             .handshake(socket)
             .await?;
+        let ping = RefCell::new(connection.ping_pong());
         let over = Rc::new(Cell::new(false));
         spawn_local({
             let over = Rc::clone(&over);
@@ -63,7 +65,7 @@ impl Shared {
             }
         });
         let (open, used) = (Rc::default(), Cell::new(deadlines.tick()));
-        Ok(Rc::new(Self { send, open, over, used }))
+        Ok(Rc::new(Self { send, open, over, used, ping }))
     }
 
     /// Whether one more request can begin on it now.
@@ -71,8 +73,16 @@ impl Shared {
         !self.over.get() && self.open.get() < self.send.current_max_send_streams()
     }
 
-    /// Whether the backend takes more than requests.
-    pub fn takes_tunnels(&self) -> bool {
+    /// Whether the backend takes more than requests. It says so first of all, so that whoever has
+    /// answered a ping has said it.
+    pub async fn takes_tunnels(&self) -> bool {
+        if !self.send.is_extended_connect_protocol_enabled() {
+            let ping = self.ping.take();
+            if let Some(mut ping) = ping {
+                let _ = ping.ping(Ping::opaque()).await;
+                self.ping.replace(Some(ping));
+            }
+        }
         self.send.is_extended_connect_protocol_enabled()
     }
 
