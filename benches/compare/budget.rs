@@ -25,7 +25,12 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
         let unbuffered = report.ratio(row, "nginx-unbuffered", cpu)?;
         Some(report.ratio(row, "nginx", cpu)?.max(unbuffered))
     };
-    let idle = report.idle.iter().find(|idle| idle.contestant == "sluice");
+    let idle = |encrypted| {
+        let mine = |idle: &&crate::report::Idle| {
+            idle.contestant == "sluice" && idle.encrypted == encrypted
+        };
+        report.idle.iter().find(mine).map(crate::report::Idle::each)
+    };
     let mut lines = Vec::new();
     let mut most = |what: &str, value: Option<f64>, most: f64| {
         lines.extend(value.map(|value| Verdict {
@@ -41,6 +46,13 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     most("moderate load, p99 × nginx", to_nginx("moderate", |s| s.p99_micros), 1.0);
     most("1 MiB down, CPU × nginx's better mode", to_better("down"), 0.4);
     most("1 MiB up, CPU × nginx's better mode", to_better("up"), 0.4);
+    let to_haproxy = |scenario| report.ratio(report.row(scenario, "sluice")?, "haproxy", cpu);
+    most("TLS keep-alive, CPU × nginx", to_nginx("tls", cpu), 0.9);
+    most("HTTP/2 through TLS, CPU × nginx", to_nginx("http2", cpu), 0.65);
+    most("HTTP/2 through TLS, CPU × HAProxy", to_haproxy("http2"), 1.05);
+    most("HTTP/2 in the clear, CPU × nginx", to_nginx("h2c", cpu), 0.65);
+    most("HTTP/2 in the clear, CPU × HAProxy", to_haproxy("h2c"), 1.05);
+    most("full handshake, CPU × nginx", to_nginx("handshakes", cpu), 0.55);
     let shared = |scenario, ours, peer, figure: fn(&Sample) -> f64| {
         report.ratio(report.row(scenario, ours)?, peer, figure)
     };
@@ -49,7 +61,8 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     most("leased, CPU × our memory store", shared("shared", "sluice-leased", "sluice", cpu), 1.1);
     let flood = shared("shared_rejects", "sluice-redis", "sluice", cpu);
     most("rejected by Redis, CPU × our memory store", flood, 1.1);
-    most("idle connection, KiB", idle.map(crate::report::Idle::each), 18.0);
+    most("idle connection, KiB", idle(false), 18.0);
+    most("idle connection through TLS, KiB", idle(true), 30.0);
     let rate = |s: &Sample| s.requests_per_second;
     lines.extend(shared("shared", "sluice-redis", "nginx-redis", rate).map(|value| Verdict {
         what: "exact in Redis, requests/s × nginx with Lua".to_owned(),

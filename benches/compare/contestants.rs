@@ -92,12 +92,41 @@ pub(crate) struct Setup {
     pub(crate) log: bool,
     /// Ours alone: how many workers, on how many cores.
     pub(crate) workers: usize,
+    pub(crate) edge: Edge,
+}
+
+/// What is spoken with callers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Edge {
+    #[default]
+    Http1,
+    /// HTTP/2 by prior knowledge.
+    Http2,
+    /// Either of them through TLS.
+    Tls,
 }
 
 impl Setup {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, log: false, workers: 1 }
+        Self { limits, log: false, workers: 1, edge: Edge::Http1 }
     }
+
+    /// The same, spoken to otherwise.
+    pub(crate) fn on(self, edge: Edge) -> Self {
+        Self { edge, ..self }
+    }
+}
+
+/// A certificate as most have it: ECDSA, P-256.
+fn certify(folder: &Path) -> Result<(), Failure> {
+    let said = |error: rcgen::Error| Failure::said(error.to_string());
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(said)?;
+    let params = rcgen::CertificateParams::new(names).map_err(said)?;
+    let (cert, key) = (params.self_signed(&key).map_err(said)?.pem(), key.serialize_pem());
+    fs::write(folder.join("cert.pem"), &cert)?;
+    fs::write(folder.join("key.pem"), &key)?;
+    Ok(fs::write(folder.join("both.pem"), cert + &key)?)
 }
 
 /// What nginx needs for limits in Redis.
@@ -151,6 +180,7 @@ impl Stage {
             Failure::said(format!("{} is not there: make release", binary.display()))
         })?;
         let folder = tempfile::tempdir()?;
+        certify(folder.path())?;
         let redis = redis(&cores.1.to_string(), folder.path())?;
         Ok(Self { folder, binary, cores, backend, _backend: process, redis })
     }
@@ -321,8 +351,19 @@ impl Stage {
         let sample = "{ format: json, sample: { allowed: 100%, rejected: 100% } }";
         let log = if setup.log { sample } else { "off" };
         let admin = free_port()?.to_string();
-        let fields =
-            [("@LIMITS", limits.as_str()), ("@LOG", log), ("@ADMIN", &admin), ("@STORE", &store)];
+        let listen = match setup.edge {
+            Edge::Http1 | Edge::Http2 => "127.0.0.1:@PORT",
+            Edge::Tls => {
+                "{ address: 127.0.0.1:@PORT, tls: { certificates: [{ cert: cert.pem, key: key.pem }] } }"
+            }
+        };
+        let fields = [
+            ("@LISTEN", listen),
+            ("@LIMITS", limits.as_str()),
+            ("@LOG", log),
+            ("@ADMIN", &admin),
+            ("@STORE", &store),
+        ];
         let text = include_str!("peers/sluice.yaml");
         let text = match (routes, text.split_once("routes:"), text.split_once("logging:")) {
             (Some(routes), Some((before, _)), Some((_, after))) => {
@@ -355,7 +396,13 @@ impl Stage {
             _ => "stderr crit",
         };
         let log = if setup.log { "@FOLDER/access.log combined buffer=64k flush=1s" } else { "off" };
+        let edge = match setup.edge {
+            Edge::Http1 => "",
+            Edge::Http2 => "http2",
+            Edge::Tls => "ssl http2",
+        };
         let fields = [
+            ("@EDGE", edge),
             ("@LIMITS", limits),
             ("@RATE", rate),
             ("@BUFFERING", buffering),
@@ -384,7 +431,13 @@ impl Stage {
             ("", "")
         };
         // The longer name first: the shorter is a part of it.
-        let fields = [("@LIMITS", limits.as_str()), ("@LOG_LINES", lines), ("@LOG", log)];
+        let edge = match setup.edge {
+            Edge::Http1 => "",
+            Edge::Http2 => "proto h2",
+            Edge::Tls => "ssl crt @FOLDER/both.pem alpn h2,http/1.1",
+        };
+        let fields =
+            [("@EDGE", edge), ("@LIMITS", limits.as_str()), ("@LOG_LINES", lines), ("@LOG", log)];
         self.fill(include_str!("peers/haproxy.cfg"), port, &fields)
     }
 
@@ -412,7 +465,19 @@ impl Stage {
         } else {
             ""
         };
-        let fields = [("@LIMITS", limits.as_str()), ("@LOG", log)];
+        let edge = match setup.edge {
+            Edge::Http1 | Edge::Http2 => "",
+            Edge::Tls => {
+                "transport_socket:
+            name: envoy.transport_sockets.tls
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+              common_tls_context:
+                alpn_protocols: [h2, http/1.1]
+                tls_certificates: [{ certificate_chain: { filename: @FOLDER/cert.pem }, private_key: { filename: @FOLDER/key.pem } }]"
+            }
+        };
+        let fields = [("@EDGE", edge), ("@LIMITS", limits.as_str()), ("@LOG", log)];
         self.fill(include_str!("peers/envoy.yaml"), port, &fields)
     }
 

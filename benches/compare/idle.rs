@@ -1,12 +1,15 @@
 //! Thousands of keep-alive connections that do nothing: what each of them holds, and whether it is
 //! given back when they close.
 
-use crate::contestants::{Contestant, Limits, Setup, Stage};
+use crate::contestants::{Contestant, Edge, Limits, Setup, Stage};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::{Idle, Report};
+use rustls::client::Resumption;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -19,6 +22,14 @@ const CONTESTANTS: [Contestant; 5] = [
     Contestant::Caddy,
 ];
 
+/// The same through TLS.
+const ENCRYPTED: [(Contestant, Edge); 4] = [
+    (Contestant::Nginx, Edge::Tls),
+    (Contestant::Sluice, Edge::Tls),
+    (Contestant::Haproxy, Edge::Tls),
+    (Contestant::Envoy, Edge::Tls),
+];
+
 /// How long a contestant may take to give memory back.
 const SETTLE: Duration = Duration::from_secs(15);
 
@@ -26,17 +37,20 @@ pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Resu
     if !options.wants("idle") {
         return Ok(());
     }
-    for contestant in CONTESTANTS {
+    for (contestant, edge) in CONTESTANTS.map(|c| (c, Edge::Http1)).into_iter().chain(ENCRYPTED) {
         let name = contestant.name();
         if !options.invites(name) || stage.find(contestant).is_err() {
             continue;
         }
+        let encrypted = edge == Edge::Tls;
+        let (each_kib, kept) = (vec![], vec![]);
         let mut idle =
-            Idle { contestant: name, connections: CONNECTIONS, each_kib: vec![], kept: vec![] };
+            Idle { contestant: name, encrypted, connections: CONNECTIONS, each_kib, kept };
         // Memory does not depend on what else the machine does.
         for _ in 0..options.rounds.min(2) {
-            let (each, kept) = measure(stage, contestant)?;
-            println!("idle {name:<17}{each:>6.1} KiB each, {:.0}% kept", kept * 100.0);
+            let (each, kept) = measure(stage, contestant, edge)?;
+            let how = if encrypted { "TLS " } else { "" };
+            println!("idle {how}{name:<17}{each:>6.1} KiB each, {:.0}% kept", kept * 100.0);
             idle.each_kib.push(each);
             idle.kept.push(kept);
         }
@@ -46,24 +60,61 @@ pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Resu
 }
 
 /// KiB for each connection, and the share of it that is still held after all have closed.
-fn measure(stage: &Stage, contestant: Contestant) -> Result<(f64, f64), Failure> {
+fn measure(stage: &Stage, contestant: Contestant, edge: Edge) -> Result<(f64, f64), Failure> {
     let limits = if contestant == Contestant::Caddy { Limits::None } else { Limits::Admit };
-    let running = stage.start(contestant, &Setup::new(limits))?;
+    let running = stage.start(contestant, &Setup::new(limits).on(edge))?;
+    let tls = (edge == Edge::Tls).then(|| client(stage)).transpose()?;
+    let open = || -> Result<Open, Failure> {
+        let stream = connect(running.port)?;
+        let Some(config) = &tls else { return Ok(Open::Plain(stream)) };
+        let name = "localhost".try_into().map_err(|_| Failure::said("no name"))?;
+        let client = ClientConnection::new(Arc::clone(config), name);
+        let client = client.map_err(|error| Failure::said(error.to_string()))?;
+        Ok(Open::Tls(Box::new(StreamOwned::new(client, stream))))
+    };
     // One connection after the other, so that one upstream connection serves them all.
-    ask(&mut connect(running.port)?)?;
+    open()?.ask()?;
     sleep(Duration::from_millis(200));
     let before = running.process.memory() as f64;
-    let mut open = Vec::with_capacity(CONNECTIONS);
+    let mut all = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
-        let mut stream = connect(running.port)?;
-        ask(&mut stream)?;
-        open.push(stream);
+        let mut stream = open()?;
+        stream.ask()?;
+        all.push(stream);
     }
     let during = running.process.memory() as f64;
-    drop(open);
+    drop(all);
     sleep(SETTLE);
     let after = running.process.memory() as f64;
     Ok(((during - before) / CONNECTIONS as f64, (after - before) / (during - before)))
+}
+
+/// A connection that stays open.
+enum Open {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Open {
+    fn ask(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Plain(stream) => ask(stream),
+            Self::Tls(stream) => ask(stream),
+        }
+    }
+}
+
+/// A client that believes the run's certificate, and takes no session up again.
+fn client(stage: &Stage) -> Result<Arc<ClientConfig>, Failure> {
+    let pem = std::fs::read(stage.folder().join("cert.pem"))?;
+    let roots = sluice::tls::roots(&pem).map_err(|error| Failure::said(error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| Failure::said(error.to_string()))?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
 }
 
 fn connect(port: u16) -> Result<TcpStream, Failure> {
@@ -73,7 +124,7 @@ fn connect(port: u16) -> Result<TcpStream, Failure> {
 }
 
 /// One request, and its answer to the end.
-pub(crate) fn ask(stream: &mut TcpStream) -> Result<(), Failure> {
+pub(crate) fn ask(stream: &mut (impl Read + Write)) -> Result<(), Failure> {
     stream.write_all(
         b"GET / HTTP/1.1\r\nHost: bench\r\nX-User-Id: ada\r\nX-Api-Key: bench-key\r\n\r\n",
     )?;

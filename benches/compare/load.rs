@@ -1,4 +1,4 @@
-//! wrk: the load, and what it saw.
+//! The load, and what it saw: wrk for HTTP/1.1, h2load for HTTP/2, openssl for handshakes.
 
 use crate::contestants::{Running, Stage};
 use crate::machine::Failure;
@@ -12,12 +12,41 @@ pub(crate) struct Load {
     pub(crate) connections: usize,
     /// Arguments of `load.lua`.
     pub(crate) arguments: Vec<(&'static str, String)>,
+    pub(crate) tool: Tool,
+    pub(crate) encrypted: bool,
+}
+
+/// Who makes the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    /// HTTP/1.1.
+    Wrk,
+    /// HTTP/2, so many streams of each connection at once.
+    H2load { streams: usize },
+    /// Connections that begin and end, without a session to take up again.
+    Handshakes,
 }
 
 impl Load {
     /// As many small requests as fit, over 64 connections.
     pub(crate) fn small() -> Self {
-        Self { path: "/", connections: 64, arguments: Vec::new() }
+        let (arguments, tool) = (Vec::new(), Tool::Wrk);
+        Self { path: "/", connections: 64, arguments, tool, encrypted: false }
+    }
+
+    /// The same through TLS.
+    pub(crate) fn encrypted(self) -> Self {
+        Self { encrypted: true, ..self }
+    }
+
+    /// The same over HTTP/2: 8 connections with 32 streams each.
+    pub(crate) fn http2(self) -> Self {
+        Self { connections: 8, tool: Tool::H2load { streams: 32 }, ..self }
+    }
+
+    fn url(&self, port: u16) -> String {
+        let scheme = if self.encrypted { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{port}{}", self.path)
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: impl std::fmt::Display) -> Self {
@@ -26,7 +55,7 @@ impl Load {
     }
 }
 
-/// What wrk saw.
+/// What was seen.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) requests: u64,
@@ -61,29 +90,100 @@ pub(crate) fn run(
     load: &Load,
     seconds: f64,
 ) -> Result<Seen, Failure> {
+    // All of them take whole seconds.
+    let seconds = seconds.ceil().to_string();
+    match load.tool {
+        Tool::Wrk => wrk(stage, cores, port, load, &seconds),
+        Tool::H2load { streams } => h2load(cores, port, load, streams, &seconds),
+        Tool::Handshakes => handshakes(cores, port, &seconds),
+    }
+}
+
+/// A command on these cores.
+fn pinned(cores: &str, program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", cores, program]);
+    command
+}
+
+/// Runs a command and finds figures in what it says.
+fn figures(mut command: Command, find: impl Fn(&str) -> Option<Seen>) -> Result<Seen, Failure> {
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    find(&text).ok_or_else(|| {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Failure::said(format!("no figures (is it installed?): {command:?} {text}{errors}"))
+    })
+}
+
+fn wrk(stage: &Stage, cores: &str, port: u16, load: &Load, seconds: &str) -> Result<Seen, Failure> {
     let script = stage.folder().join("load.lua");
     std::fs::write(&script, include_str!("load.lua"))?;
-    // wrk takes whole seconds.
-    let seconds = seconds.ceil();
     let threads = cores.split(',').count();
-    let mut wrk = Command::new("taskset");
-    wrk.args(["-c", cores, "wrk", "--latency", "--timeout", "10s"])
+    let mut wrk = pinned(cores, "wrk");
+    wrk.args(["--latency", "--timeout", "10s"])
         .args(["-t", &threads.to_string()])
         .args(["-c", &load.connections.to_string()])
         .args(["-d", &format!("{seconds}s")])
         .arg("-s")
         .arg(&script)
-        .arg(format!("http://127.0.0.1:{port}{}", load.path))
+        .arg(load.url(port))
         .arg("--");
     for (name, value) in &load.arguments {
         wrk.args([*name, value]);
     }
-    let output = wrk.output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix("@ "));
-    line.and_then(|line| serde_json::from_str(line).ok()).ok_or_else(|| {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        Failure::said(format!("wrk gave no figures (is it installed?): {text}{errors}"))
+    figures(wrk, |text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("@ "))?;
+        serde_json::from_str(line).ok()
+    })
+}
+
+/// h2load tells the mean, and no percentiles; they are left out.
+fn h2load(
+    cores: &str,
+    port: u16,
+    load: &Load,
+    streams: usize,
+    seconds: &str,
+) -> Result<Seen, Failure> {
+    let mut h2load = pinned(cores, "h2load");
+    h2load
+        .args(["-t", "1", "-D", seconds])
+        .args(["-c", &load.connections.to_string()])
+        .args(["-m", &streams.to_string()])
+        .args(["-H", "x-user-id: ada", "-H", "x-api-key: bench-key"])
+        .arg(load.url(port));
+    let seconds: u64 = seconds.parse().unwrap_or(1);
+    figures(h2load, |text| {
+        let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+        let before = |line: &str, word: &str| -> Option<u64> {
+            line.split(", ").find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
+        };
+        let (requests, codes) = (line("requests:")?, line("status codes:")?);
+        Some(Seen {
+            requests: before(requests, "succeeded")?,
+            micros: seconds * 1_000_000,
+            bytes: 1,
+            refused: before(codes, "4xx")? + before(codes, "5xx")?,
+            failed: before(requests, "failed")?,
+            p50: 0,
+            p99: 0,
+        })
+    })
+}
+
+fn handshakes(cores: &str, port: u16, seconds: &str) -> Result<Seen, Failure> {
+    let mut openssl = pinned(cores, "openssl");
+    let address = format!("127.0.0.1:{port}");
+    openssl.args(["s_time", "-new", "-connect", &address, "-time", seconds]);
+    figures(openssl, |text| {
+        // `1234 connections in 2 real seconds, 0 bytes read per connection`
+        let line = text.lines().find(|line| line.contains("real seconds"))?;
+        let mut words = line.split(' ');
+        let requests = words.next()?.parse().ok()?;
+        let seconds: u64 = words.nth(2)?.parse().ok()?;
+        let micros = seconds.max(1) * 1_000_000;
+        Some(Seen { requests, micros, bytes: 1, refused: 0, failed: 0, p50: 0, p99: 0 })
     })
 }
 

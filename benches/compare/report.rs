@@ -44,6 +44,8 @@ pub(crate) struct Row {
 #[derive(Debug, Serialize)]
 pub(crate) struct Idle {
     pub(crate) contestant: &'static str,
+    /// Through TLS.
+    pub(crate) encrypted: bool,
     pub(crate) connections: usize,
     /// KiB for each, one a round.
     pub(crate) each_kib: Vec<f64>,
@@ -204,7 +206,8 @@ impl Report {
         }
         for idle in &self.idle {
             let (each, kept) = (idle.each(), median(idle.kept.iter().copied()).unwrap_or_default());
-            let _ = writeln!(out, "  {:<17}{each:>9.1}{:>21.0}%", idle.contestant, kept * 100.0);
+            let name = format!("{}{}", idle.contestant, if idle.encrypted { ", TLS" } else { "" });
+            let _ = writeln!(out, "  {name:<17}{each:>9.1}{:>21.0}%", kept * 100.0);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is asked of every contestant, in turns.
 
-use crate::contestants::{Contestant, Limits, Setup, Stage};
-use crate::load::{Load, Sample, Seen, measure};
+use crate::contestants::{Contestant, Edge, Limits, Setup, Stage};
+use crate::load::{Load, Sample, Seen, Tool, measure};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::Report;
@@ -82,6 +82,34 @@ pub(crate) fn all() -> Vec<Scenario> {
             title: "forwarded with limits, every request in an access log, to a file",
             setup: Setup { log: true, ..admit() },
             load: Load::small(),
+            contestants: WITH_LIMITS,
+        },
+        Scenario {
+            key: "tls",
+            title: "forwarded with limits through TLS, keep-alive",
+            setup: admit().on(Edge::Tls),
+            load: Load::small().encrypted(),
+            contestants: WITH_LIMITS,
+        },
+        Scenario {
+            key: "http2",
+            title: "forwarded with limits over HTTP/2 and TLS, 8 connections × 32 streams",
+            setup: admit().on(Edge::Tls),
+            load: Load::small().encrypted().http2(),
+            contestants: WITH_LIMITS,
+        },
+        Scenario {
+            key: "h2c",
+            title: "forwarded with limits over HTTP/2 in the clear, 8 connections × 32 streams",
+            setup: admit().on(Edge::Http2),
+            load: Load::small().http2(),
+            contestants: WITH_LIMITS,
+        },
+        Scenario {
+            key: "handshakes",
+            title: "full TLS handshakes, one after the other, and nothing else",
+            setup: admit().on(Edge::Tls),
+            load: Load { tool: Tool::Handshakes, ..Load::small().encrypted() },
             contestants: WITH_LIMITS,
         },
         Scenario {

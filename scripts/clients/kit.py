@@ -1,5 +1,6 @@
 """What every check uses: how one is registered and run, and how curl is called."""
 
+import asyncio
 import json
 import os
 import signal
@@ -36,7 +37,8 @@ def run_checks(lab, word):
     for name, seconds, function, arguments in [entry for entry in CHECKS if word in entry[0]]:
         signal.alarm(seconds)
         try:
-            function(lab, *arguments)
+            if asyncio.iscoroutine(done := function(lab, *arguments)):
+                asyncio.run(done)
             print(f"ok   {name}", flush=True)
         except Exception as error:
             failed += 1
