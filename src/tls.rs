@@ -17,15 +17,29 @@ mod x509;
 pub use certificate::{Certificate, CertificateError};
 
 use rustls::RootCertStore;
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::cipher_suite as suite;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::sync::{Arc, LazyLock};
 
-/// The one crypto provider of the process.
+/// The one crypto provider of the process: what it would rather use comes first, and listeners hold
+/// to that.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+        let cipher_suites = vec![
+            suite::TLS13_AES_128_GCM_SHA256,
+            suite::TLS13_AES_256_GCM_SHA384,
+            suite::TLS13_CHACHA20_POLY1305_SHA256,
+            suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+            suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+            suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+            suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+            suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+            suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        ];
+        Arc::new(CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() })
+    });
     Arc::clone(&PROVIDER)
 }
 

@@ -105,7 +105,7 @@ fn every_example_in_the_repository_is_valid() {
 /// leaves out put in front.
 #[test]
 fn the_references_examples_are_valid() {
-    let pages = ["docs/configuration.md", "docs/algorithms.md", "README.md"];
+    let pages = ["docs/configuration.md", "docs/algorithms.md", "docs/protocols.md", "README.md"];
     let reference = pages.map(|page| std::fs::read_to_string(root(page)).unwrap()).concat();
     let blocks: Vec<&str> = reference
         .split("```yaml\n")

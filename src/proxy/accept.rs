@@ -157,9 +157,10 @@ impl Activity {
         self.multiplexed.get()
     }
 
-    /// Whether nothing is under way.
-    pub(super) fn is_idle(&self) -> bool {
-        self.open.get() == 0
+    /// Since when nothing has been under way, and nothing waits to be taken.
+    pub(super) fn quiet_since(&self) -> Option<u64> {
+        let quiet = self.open.get() == 0 && self.stuck.get().is_none();
+        quiet.then(|| self.since.get())
     }
 
     /// Whether something else may be written before what comes next.

@@ -78,12 +78,12 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             }
         }
         loop {
-            match ending {
-                Some(since) if peer.activity.is_idle() => deadline.set_from(since, ticks(GOODBYE)),
+            match (ending, peer.activity.quiet_since()) {
+                (Some(ending), Some(since)) => deadline.set_from(since.max(ending), ticks(GOODBYE)),
                 _ => peer.activity.arm(&deadline, &worker.server()),
             }
             ready!(deadline.poll_elapsed(cx));
-            if ending.is_some() || !peer.activity.is_idle() {
+            if ending.is_some() || peer.activity.quiet_since().is_none() {
                 return Poll::Ready(()); // they take nothing, or do not let go
             }
             ending = Some(worker.deadlines.tick());

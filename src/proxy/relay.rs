@@ -16,6 +16,9 @@ use crate::upstream::{Endpoint, Upstream};
 use http::{Request, StatusCode};
 use std::rc::Rc;
 
+/// How often a request is sent over HTTP/2 before its backend is given up.
+const ATTEMPTS: usize = 2;
+
 /// The head of a backend's answer, and where its body comes from.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -117,8 +120,9 @@ impl Way<'_> {
         let heard = |head| exchange.interim(head);
         let deadlines = &exchange.worker.deadlines;
         let no_body = request.body.is_none();
-        let mut again = no_body;
+        let mut left = ATTEMPTS;
         loop {
+            left -= 1;
             let shared = self.shared(exchange).await?;
             if request.upgrade.is_some()
                 && !deadlines.within(request.limit, shared.takes_tunnels()).await.unwrap_or(false)
@@ -132,12 +136,11 @@ impl Way<'_> {
                     let source = Source::Http2(Box::new(stream));
                     return Ok(Answer { head, source, switched });
                 }
+                Err(AskError::NotBegun(_)) if left > 0 => {}
                 Err(AskError::Http2(error))
-                    if again
-                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) =>
-                {
-                    again = false;
-                }
+                    if left > 0
+                        && no_body
+                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) => {}
                 Err(error) => return Err(refusal(error)),
             }
         }

@@ -110,6 +110,9 @@ impl Direction {
         loop {
             while self.written < self.left.len() {
                 let count = ready!(Pin::new(&mut *to).poll_write(cx, &self.left[self.written..]))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
                 self.moved(count, watch);
                 self.written += count;
             }

@@ -42,6 +42,7 @@ impl Tls {
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(ByName::new(certificates)));
+        config.ignore_client_order = true;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let before = before.filter(|before| before.client_ca == client_ca);
         config.ticketer = match before {

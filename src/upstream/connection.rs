@@ -100,6 +100,9 @@ struct Asked {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
+    /// The connection takes no more streams; nothing of the request was sent.
+    #[error("the backend's connection takes no more: {0}")]
+    NotBegun(h2::Error),
     /// The backend ended the stream, or the connection that carries it.
     #[error("the backend gave the request up: {0}")]
     Http2(#[from] h2::Error),

@@ -114,7 +114,10 @@ impl Shared {
         let has_body = request.body.is_some();
         let tunnels = request.upgrade.is_some();
         let begun = self.send.clone().send_request(request.head.clone(), !has_body && !tunnels);
-        let (mut response, send) = begun.inspect_err(|_| self.retire())?;
+        let (mut response, send) = begun.map_err(|error| {
+            self.retire();
+            AskError::NotBegun(error)
+        })?;
         let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
         deadline.set(request.limit);
         let answer = poll_fn(|cx| {
