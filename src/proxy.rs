@@ -30,36 +30,40 @@ use body::Body;
 use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response};
-use http_body::Body as _;
 use refusal::Refusal;
 use relay::Answer;
 use std::convert::Infallible;
 use std::rc::Rc;
 
 /// Answers one request. `upgrade` is what it wants to switch to, unless its headers tell.
-pub async fn handle(
+///
+/// What is known at once is put where it stays: the future that is handed on is a small one.
+pub fn handle(
     worker: Rc<Worker>,
     peer: Rc<Peer>,
     request: Request<Incoming>,
-    upgrade: Option<Upgrade>,
-) -> Result<Response<Body>, Infallible> {
+    upgrade: Option<Box<Upgrade>>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> {
     let mut exchange = Exchange::begin(worker, peer, &request, upgrade);
-    // Over HTTP/2 a body that nobody reads is in nobody's way.
-    let no_body = request.body().is_end_stream() || matches!(request.body(), Incoming::Http2(_));
     let mut request = Some(request);
-    let outcome = pass(&mut exchange, &mut request).await;
-    exchange.forget_interim();
-    Ok(match outcome {
-        Ok(answer) => {
-            let mut response = respond::relayed(exchange, answer);
-            response.body_mut().told().await;
-            response
-        }
-        Err(refusal) => {
-            let read = no_body || body::discard(request, &exchange.worker.deadlines).await;
-            respond::refused(exchange, &refusal, read)
-        }
-    })
+    async move {
+        Ok(match pass(&mut exchange, &mut request).await {
+            Ok(answer) => {
+                exchange.forget_interim();
+                let mut response = respond::relayed(exchange, answer);
+                response.body_mut().told().await;
+                response
+            }
+            Err(refusal) => {
+                exchange.forget_interim();
+                let read = exchange.no_body || {
+                    let deadlines = &exchange.worker.deadlines;
+                    Box::pin(body::discard(request.take(), deadlines)).await
+                };
+                respond::refused(exchange, &refusal, read)
+            }
+        })
+    }
 }
 
 /// Every step may refuse. Whatever a request is refused for, its limits are asked first: bad

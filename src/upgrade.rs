@@ -25,7 +25,7 @@ impl Upgrade {
     /// What an HTTP/1.1 request asks for. A request that has a body is answered as HTTP: whether
     /// the other side reads the body before it switches is anybody's guess. Nor is HTTP/2 switched
     /// to: its requests would pass unseen.
-    pub fn asked<B: http_body::Body>(request: &Request<B>) -> Option<Self> {
+    pub fn asked<B: http_body::Body>(request: &Request<B>) -> Option<Box<Self>> {
         let headers = request.headers();
         let mut wanted = headers.get_all(UPGRADE).iter();
         let (Some(protocol), None) = (wanted.next(), wanted.next()) else { return None };
@@ -36,14 +36,14 @@ impl Upgrade {
         });
         let for_us = tokens(headers).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
         let plain = request.version() == Version::HTTP_11 && request.body().is_end_stream();
-        (one && for_us && plain && !is_http).then(|| Self {
-            protocol: protocol.clone(),
-            key: headers.get(SEC_WEBSOCKET_KEY).cloned(),
+        (one && for_us && plain && !is_http).then(|| {
+            let key = headers.get(SEC_WEBSOCKET_KEY).cloned();
+            Box::new(Self { protocol: protocol.clone(), key })
         })
     }
 
     /// What an extended CONNECT asks for. It is a GET from here on.
-    pub fn connected<B>(request: &mut Request<B>) -> Option<Self> {
+    pub fn connected<B>(request: &mut Request<B>) -> Option<Box<Self>> {
         if request.method() != Method::CONNECT {
             return None;
         }
@@ -55,7 +55,7 @@ impl Upgrade {
             HeaderValue::from_str(&BASE64_STANDARD.encode(bytes)).ok()
         });
         let protocol = HeaderValue::from_str(protocol.as_str()).ok()?;
-        Some(Self { protocol, key: key.flatten() })
+        Some(Box::new(Self { protocol, key: key.flatten() }))
     }
 
     const WEBSOCKET: &str = "websocket";
@@ -67,7 +67,7 @@ impl Upgrade {
 
     /// Whether a 101 switches to what was asked for.
     pub fn agrees(&self, head: &Head) -> bool {
-        let to = head.upgrade.as_ref().map(HeaderValue::as_bytes);
+        let to = head.upgrade.as_ref().map(|to| to.as_bytes());
         let key_fits = |key| head.headers.get(SEC_WEBSOCKET_ACCEPT) == accept(key).as_ref();
         to.is_some_and(|to| to.eq_ignore_ascii_case(self.protocol.as_bytes()))
             && (!self.is_websocket() || self.key.as_ref().is_none_or(key_fits))

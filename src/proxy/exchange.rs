@@ -45,8 +45,10 @@ pub(super) struct Exchange {
     pub(super) grpc: bool,
     /// How long the request's body says it is; nothing if there is none.
     pub(super) announced: Option<u64>,
+    /// No body is in the way of the connection's next request. Over HTTP/2 none ever is.
+    pub(super) no_body: bool,
     /// What the caller wants to switch to.
-    pub(super) upgrade: Option<Upgrade>,
+    pub(super) upgrade: Option<Box<Upgrade>>,
     /// What the caller sends through a tunnel over HTTP/2.
     pub(super) tunnelled: Option<Receiving>,
     /// How the caller speaks.
@@ -65,7 +67,7 @@ impl Exchange {
         worker: Rc<Worker>,
         peer: Rc<Peer>,
         request: &Request<B>,
-        upgrade: Option<Upgrade>,
+        upgrade: Option<Box<Upgrade>>,
     ) -> Box<Self> {
         worker.metrics().add_in_flight(1);
         peer.activity.request_began();
@@ -87,6 +89,7 @@ impl Exchange {
             grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
             present,
             announced: request.body().size_hint().exact(),
+            no_body: request.body().is_end_stream() || request.version() == Version::HTTP_2,
             upgrade: upgrade.or_else(asked),
             tunnelled: None,
             version: request.version(),

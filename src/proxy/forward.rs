@@ -32,7 +32,7 @@ static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host"
 /// A request as its backend takes it.
 pub(super) enum Prepared {
     Http1(Outgoing),
-    Http2(Outgoing<Request<()>>),
+    Http2(Box<Outgoing<Request<()>>>),
 }
 
 /// Turns the caller's request into the backend's.
@@ -85,7 +85,7 @@ pub(super) fn prepare(
             let protocol = upgrade.protocol.to_str().unwrap_or_default().to_ascii_lowercase();
             head.extensions_mut().insert(Protocol::from(protocol.as_str()));
         }
-        Prepared::Http2(Outgoing { head, body, is_head, idempotent, upgrade, limit })
+        Prepared::Http2(Box::new(Outgoing { head, body, is_head, idempotent, upgrade, limit }))
     } else {
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(parts.method.as_str().as_bytes());

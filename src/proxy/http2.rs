@@ -17,8 +17,9 @@ use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, DATE};
 use http::{Request, Response};
 use http_body::Body as _;
+use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
         loop {
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
-                    spawn_local(answer(Rc::clone(&worker), Rc::clone(&peer), request, respond));
+                    spawn_local(answer(&worker, &peer, request, respond));
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() {
@@ -95,12 +96,12 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
 }
 
 /// Answers one request.
-async fn answer(
-    worker: Rc<Worker>,
-    peer: Rc<Peer>,
+fn answer(
+    worker: &Rc<Worker>,
+    peer: &Rc<Peer>,
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-) {
+    respond: SendResponse<Bytes>,
+) -> impl Future<Output = ()> + 'static {
     let length = request.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
     let mut receiving = None;
@@ -113,7 +114,19 @@ async fn answer(
         Incoming::Http2(received)
     });
     let upgrade = Upgrade::connected(&mut request);
-    let mut handling = pin!(super::handle(Rc::clone(&worker), Rc::clone(&peer), request, upgrade));
+    let (worker, peer) = (Rc::clone(worker), Rc::clone(peer));
+    let handling = Box::pin(super::handle(Rc::clone(&worker), Rc::clone(&peer), request, upgrade));
+    drive(worker, peer, handling, respond, receiving)
+}
+
+/// Waits for the answer to a request and sends it, unless the caller leaves.
+async fn drive(
+    worker: Rc<Worker>,
+    peer: Rc<Peer>,
+    mut handling: Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>>>>,
+    mut respond: SendResponse<Bytes>,
+    receiving: Option<Receiving>,
+) {
     let outcome = poll_fn(|cx| {
         let handled = handling.as_mut().poll(cx);
         for head in peer.interim.borrow_mut().drain(..) {
@@ -135,7 +148,7 @@ async fn answer(
     if let Some(mut tunnel) = tunnel
         && let Some(receive) = tunnel.exchange.tunnelled.take()
     {
-        return tunnel.run(StreamSocket::new(receive, send), &[]).await;
+        return Box::pin(tunnel.run(StreamSocket::new(receive, send), &[])).await;
     }
     if over {
         drop(body);
@@ -143,7 +156,7 @@ async fn answer(
         send_body(&worker, body, send).await;
     }
     if let Some(receiving) = receiving {
-        linger(&worker, &receiving).await;
+        Box::pin(linger(&worker, &receiving)).await;
     }
 }
 

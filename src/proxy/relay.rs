@@ -114,7 +114,7 @@ impl Way<'_> {
     async fn send_over_http2(
         &self,
         exchange: &Exchange,
-        mut request: Outgoing<Request<()>>,
+        mut request: Box<Outgoing<Request<()>>>,
         mut guard: Option<Guard>,
     ) -> Result<Answer, Refusal> {
         let heard = |head| exchange.interim(head);

@@ -32,7 +32,7 @@ pub struct Head {
     /// Whether the backend will take another request on the same connection.
     pub reusable: bool,
     /// What the backend would switch to, or has switched to.
-    pub upgrade: Option<HeaderValue>,
+    pub upgrade: Option<Box<HeaderValue>>,
 }
 
 /// Where a body ends.
@@ -161,7 +161,7 @@ struct Said {
     keeps: bool,
     /// Fields that `Connection` says are for it alone.
     named: SmallVec<[HeaderName; 2]>,
-    upgrade: Option<HeaderValue>,
+    upgrade: Option<Box<HeaderValue>>,
 }
 
 impl Said {
@@ -195,7 +195,7 @@ impl Said {
                 }
             }
             "upgrade" => {
-                self.upgrade = Some(value.clone());
+                self.upgrade = Some(Box::new(value.clone()));
                 Ok(false)
             }
             _ => Ok(!hop::is_per_connection(name)),

@@ -53,7 +53,7 @@ pub struct Outgoing<H = Vec<u8>> {
     /// Doing it twice is the same as doing it once.
     pub idempotent: bool,
     /// What the caller wants to switch to.
-    pub upgrade: Option<Upgrade>,
+    pub upgrade: Option<Box<Upgrade>>,
     /// How long the backend has for the head of its answer.
     pub limit: Duration,
 }
