@@ -4,8 +4,8 @@
 //!
 //! Each step is a file of [`proxy`]; [`proxy::handle`] calls them one after the other.
 //!
-//! 1. [`accept`](proxy::accept): a worker takes the connection; hyper reads the head within its
-//!    time-out.
+//! 1. [`accept`](proxy::accept): a worker takes the connection, a PROXY header and TLS first; hyper
+//!    (HTTP/1.1) or h2 (HTTP/2) reads the head within its time-out.
 //! 2. [`address`](proxy::address): the caller's address, from the peer or from trusted proxies.
 //! 3. [`destination`](proxy::destination): exactly one host, one spelling of the path → the route.
 //! 4. `early_denial`: callers who are banned are turned away before anything else is done.
@@ -27,6 +27,8 @@
 //! | [`limit`], [`store`], [`bans`] | the algorithms as pure functions, where their states live, and who ignored them |
 //! | [`layer`], [`told`] | the same limits in a tower stack of your own; what callers are told |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
+//! | [`listener`], [`proxy_protocol`], [`tls`], [`socket`] | what connections begin with, and their bytes |
+//! | [`incoming`], [`upgrade`] | bodies of requests; switching to another protocol |
 //! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
 //! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 
+import check_conformance
 import check_curl
 import check_grpc
 import check_h2
