@@ -3,6 +3,7 @@
 //! [`handle`] is the whole product on one screen: each step is a file of this folder.
 
 pub mod accept;
+pub mod activity;
 pub mod address;
 pub mod body;
 pub mod destination;

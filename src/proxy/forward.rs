@@ -1,6 +1,8 @@
 //! The request as the backend sees it: what HTTP forbids to forward is taken off, what a gateway
 //! must say is put on. For HTTP/1.1 the head is written once, as it is sent.
 
+mod head;
+
 use super::address::X_FORWARDED_FOR;
 use super::destination::Destination;
 use super::exchange::Exchange;
@@ -15,9 +17,10 @@ use crate::upstream::answer::{Framing, Head};
 use crate::upstream::connection::Outgoing;
 use crate::upstream::upload::Upload;
 use h2::ext::Protocol;
+use head::{Fields, Sink, Wire, Writer};
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
@@ -213,101 +216,6 @@ fn write_target(out: &mut Vec<u8>, route: &Route, destination: &Destination) {
 /// What announces to be too large is refused at once; what does not is watched while it passes.
 fn fits(body: &Incoming, limit: Option<u64>) -> bool {
     body.size_hint().exact().zip(limit).is_none_or(|(length, limit)| length <= limit)
-}
-
-/// Where the fields of a head go.
-trait Sink {
-    /// One field whose value is put together of these, with something between them.
-    fn put<'v>(
-        &mut self,
-        name: &HeaderName,
-        values: impl Iterator<Item = &'v [u8]>,
-        between: &[u8],
-    );
-
-    /// Whether HTTP/1.1's fields for the connection have a place in it.
-    const HTTP1: bool;
-}
-
-/// A head as HTTP/1.1 sends it.
-struct Wire(Vec<u8>);
-
-impl Sink for Wire {
-    const HTTP1: bool = true;
-
-    #[inline]
-    fn put<'v>(
-        &mut self,
-        name: &HeaderName,
-        mut values: impl Iterator<Item = &'v [u8]>,
-        between: &[u8],
-    ) {
-        self.0.extend_from_slice(name.as_str().as_bytes());
-        self.0.extend_from_slice(b": ");
-        self.0.extend_from_slice(values.next().unwrap_or_default());
-        for value in values {
-            self.0.extend_from_slice(between);
-            self.0.extend_from_slice(value);
-        }
-        self.0.extend_from_slice(b"\r\n");
-    }
-}
-
-/// The fields of a head, for HTTP/2.
-struct Fields(HeaderMap);
-
-impl Sink for Fields {
-    const HTTP1: bool = false;
-
-    fn put<'v>(
-        &mut self,
-        name: &HeaderName,
-        mut values: impl Iterator<Item = &'v [u8]>,
-        between: &[u8],
-    ) {
-        let mut whole = values.next().unwrap_or_default().to_vec();
-        for value in values {
-            whole.extend_from_slice(between);
-            whole.extend_from_slice(value);
-        }
-        if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(whole)) {
-            self.0.append(name, value);
-        }
-    }
-}
-
-/// Writes a head. What the route sets or removes is left to it.
-struct Writer<'a, S> {
-    sink: S,
-    route: &'a Route,
-    /// The answer's body will be read here, so it must come as it is.
-    identity: bool,
-}
-
-impl<S: Sink> Writer<'_, S> {
-    fn field(&mut self, name: &HeaderName, value: &[u8]) {
-        self.list(name, std::iter::once(value));
-    }
-
-    /// A field whose value is a list.
-    fn list<'v>(&mut self, name: &HeaderName, values: impl Iterator<Item = &'v [u8]>) {
-        if !self.route.edits(name) {
-            self.sink.put(name, values, b", ");
-        }
-    }
-
-    /// Puts on what the route sets.
-    fn finish(mut self) -> S {
-        for (name, value) in &self.route.set_headers {
-            if !(self.identity && *name == ACCEPT_ENCODING) {
-                self.sink.put(name, std::iter::once(value.as_bytes()), b"");
-            }
-        }
-        if self.identity {
-            self.sink.put(&ACCEPT_ENCODING, std::iter::once(&b"identity"[..]), b"");
-        }
-        self.sink
-    }
 }
 
 /// What the caller says to the backend.

@@ -1,0 +1,158 @@
+//! What happens on a caller's connection, and since when: what its time-outs go by.
+
+use crate::config::model::Server;
+use crate::deadline::{Deadline, Deadlines, ticks};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// What a connection is doing, and since when.
+#[derive(Debug)]
+pub struct Activity {
+    deadlines: Rc<Deadlines>,
+    phase: Cell<Phase>,
+    since: Cell<u64>,
+    /// Since when the caller has not taken what we write.
+    stuck: Cell<Option<u64>>,
+    /// Bytes of the next request came before this one's answer was out.
+    ahead: Cell<bool>,
+    /// The caller may still be sending a body that nobody reads.
+    lingers: Cell<bool>,
+    /// Requests under way.
+    open: Cell<u32>,
+    /// Many requests may be under way at once, each with its own beginning and end.
+    multiplexed: Cell<bool>,
+    /// Everything that was written before has been sent.
+    clean: Cell<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waiting for the rest of a head, or for the very first byte.
+    Head,
+    /// A request is under way.
+    Busy,
+    /// Its answer is complete, but not all of it is out.
+    Ending,
+    /// Between two requests.
+    Idle,
+}
+
+impl Activity {
+    pub(super) fn new(deadlines: Rc<Deadlines>) -> Self {
+        let since = Cell::new(deadlines.tick());
+        Self {
+            deadlines,
+            phase: Cell::new(Phase::Head),
+            since,
+            stuck: Cell::new(None),
+            ahead: Cell::new(false),
+            lingers: Cell::new(false),
+            open: Cell::new(0),
+            multiplexed: Cell::new(false),
+            clean: Cell::new(true),
+        }
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.since.set(self.deadlines.tick());
+    }
+
+    /// A head has been read whole.
+    pub fn request_began(&self) {
+        self.ahead.set(false);
+        self.open.set(self.open.get() + 1);
+        self.enter(Phase::Busy);
+    }
+
+    /// The answer is complete.
+    pub fn request_ended(&self) {
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.enter(Phase::Ending);
+        }
+    }
+
+    /// From now on many requests may be under way at once.
+    pub(super) fn multiplex(&self) {
+        self.multiplexed.set(true);
+        self.enter(Phase::Idle);
+    }
+
+    /// Whether many requests may be under way at once: it is HTTP/2.
+    pub fn is_multiplexed(&self) -> bool {
+        self.multiplexed.get()
+    }
+
+    /// Since when nothing has been under way, and nothing waits to be taken.
+    pub(super) fn quiet_since(&self) -> Option<u64> {
+        let quiet = self.open.get() == 0 && self.stuck.get().is_none();
+        quiet.then(|| self.since.get())
+    }
+
+    /// Whether something else may be written before what comes next.
+    pub(super) fn is_clean(&self) -> bool {
+        self.clean.get()
+    }
+
+    /// Whether the caller may still be sending a body that nobody reads.
+    pub fn linger(&self, lingers: bool) {
+        self.lingers.set(lingers);
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers.get()
+    }
+
+    /// Whether the rest of a head, or a first byte, is waited for.
+    pub(super) fn waits_for_a_head(&self) -> bool {
+        self.phase.get() == Phase::Head
+    }
+
+    pub(super) fn bytes_read(&self) {
+        if self.multiplexed.get() {
+            return; // pings and the like are no requests
+        }
+        match self.phase.get() {
+            Phase::Idle => self.enter(Phase::Head),
+            Phase::Ending => self.ahead.set(true),
+            Phase::Head | Phase::Busy => {}
+        }
+    }
+
+    pub(super) fn write_pending(&self) {
+        self.clean.set(false);
+        if self.stuck.get().is_none() {
+            self.stuck.set(Some(self.deadlines.tick()));
+        }
+    }
+
+    pub(super) fn bytes_written(&self) {
+        self.stuck.set(None);
+        self.clean.set(false);
+    }
+
+    /// What was begun has been written to its end.
+    pub(super) fn cleared(&self) {
+        self.clean.set(true);
+    }
+
+    pub(super) fn flushed(&self) {
+        self.clean.set(true);
+        if self.phase.get() == Phase::Ending {
+            self.enter(if self.ahead.take() { Phase::Head } else { Phase::Idle });
+        }
+    }
+
+    /// Sets the deadline to when the connection has been at it for too long.
+    pub(super) fn arm(&self, deadline: &Deadline, server: &Server) {
+        match (self.phase.get(), self.stuck.get()) {
+            (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
+            (Phase::Idle, _) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
+            (Phase::Busy | Phase::Ending, Some(since)) => {
+                deadline.set_from(since, ticks(server.idle_timeout));
+            }
+            (Phase::Busy | Phase::Ending, None) => deadline.clear(),
+        }
+    }
+}
