@@ -378,6 +378,19 @@ fn what_comes_before_an_answer_is_told_before_it() {
 }
 
 #[test]
+fn a_stream_that_ends_after_its_last_byte_is_whole_to_either_version() {
+    let backend = Http2Backend::start();
+    let gateway = fronting(&backend);
+    let mut old = gateway.connect();
+    for _ in 0..3 {
+        assert_eq!(old.get("/length").text(), "hello");
+    }
+    assert_eq!(Client::open(gateway.address()).get("/length").text(), "hello");
+    let lines = gateway.log.wait_for(4);
+    assert!(lines.iter().all(|line| line.get("aborted").is_none()), "{lines:?}");
+}
+
+#[test]
 fn a_stop_lets_streams_finish_and_says_goodbye() {
     let (go, on_go) = std::sync::mpsc::channel::<()>();
     let on_go = parking_lot::Mutex::new(on_go);

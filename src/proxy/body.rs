@@ -10,8 +10,8 @@ use crate::upstream::connection::{BodyError, Connection, Guard};
 use crate::upstream::http2::Stream;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
-use http::Request;
 use http::header::EXPECT;
+use http::{Request, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use std::pin::Pin;
@@ -100,11 +100,14 @@ impl Source {
         }
     }
 
-    /// Nothing more belongs to the body.
-    fn is_over(&self) -> bool {
+    /// Nothing more belongs to the body. Over HTTP/2 a stream may end after its last byte; to
+    /// HTTP/1.1 there is nothing to tell after it, and nobody would ask again.
+    fn is_over(&self, to: Version) -> bool {
         match self {
             Self::Http1 { framing, .. } => framing.is_over(),
-            Self::Http2(stream) => stream.is_over(),
+            Self::Http2(stream) => {
+                stream.is_over() || to != Version::HTTP_2 && stream.left() == Some(0)
+            }
         }
     }
 
@@ -148,7 +151,8 @@ impl Body {
         let (telling, last) = (None, None);
         let source = Some(source);
         let mut body = Relayed { source, exchange, bytes: 0, whole: false, telling, last };
-        if body.source.as_ref().is_some_and(Source::is_over) {
+        let to = body.exchange.version;
+        if body.source.as_ref().is_some_and(|source| source.is_over(to)) {
             body.end();
         }
         Self::Relayed(Box::new(body))
@@ -202,7 +206,7 @@ impl HttpBody for Body {
         }
         let Some(source) = &mut body.source else { return Poll::Ready(None) };
         let frame = ready!(source.poll_frame(cx));
-        let over = source.is_over();
+        let over = source.is_over(body.exchange.version);
         match &frame {
             None => body.end(),
             Some(Err(_)) => {

@@ -321,6 +321,15 @@ impl Shared {
             early.headers_mut().unwrap().insert("link", "</a>".parse().unwrap());
             respond.send_informational(early.body(()).unwrap()).unwrap();
         }
+        if path == "/length" {
+            let head = Response::builder().header("content-length", "5").body(()).unwrap();
+            let mut send = respond.send_response(head, false).unwrap();
+            push(&mut send, b"hello", false).await;
+            // The end comes by itself, and late.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let _ = send.send_data(Bytes::new(), true);
+            return;
+        }
         let mut send = respond.send_response(Response::new(()), false).unwrap();
         let echoed = if bytes.is_empty() { b"hello".to_vec() } else { bytes };
         if push(&mut send, &echoed, false).await {
