@@ -108,6 +108,9 @@ fn a_callers_deadline_in_grpc_is_the_gateways_too() {
     let answer = client.ask(call);
     assert_eq!(answer.header("grpc-status"), Some("4"), "DEADLINE_EXCEEDED");
     eventually("the cancellation", || Some(()).filter(|()| backend.cancelled() == 1));
+    // It is not the connection's fault.
+    assert_eq!(client.get("/").text(), "hello");
+    assert_eq!(backend.connections(), 1);
 }
 
 #[test]
@@ -513,6 +516,32 @@ fn accept(key: &str) -> String {
     let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
     base64::prelude::BASE64_STANDARD.encode(digest)
+}
+
+#[test]
+fn a_connection_on_which_nothing_comes_any_more_is_left() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&opened);
+    // It says its settings, and then nothing to anybody.
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            silent.push(stream);
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ app: {{ endpoints: ['http://{address}'], http2: true, timeouts: {{ response: 200ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
+    ));
+    let mut connection = gateway.connect();
+    eventually("another connection", || {
+        assert_eq!(connection.get("/").status, 504);
+        Some(()).filter(|()| opened.load(Ordering::SeqCst) > 1)
+    });
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Way<'_> {
             {
                 return Err(Refusal::BadGateway("the backend takes no tunnels".to_owned()));
             }
-            let asked = shared.ask(&mut request, deadlines.register(), &heard, &mut guard).await;
+            let asked = shared.ask(&mut request, deadlines, &heard, &mut guard).await;
             match asked {
                 Ok((head, stream)) => {
                     let switched = request.upgrade.is_some() && head.status.is_success();

@@ -11,7 +11,7 @@
 use super::answer::{Framing, Head};
 use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
 use super::upload::{Upload, UploadError};
-use crate::deadline::{Deadline, Deadlines};
+use crate::deadline::Deadlines;
 use crate::incoming::Received;
 use crate::socket::Socket;
 use crate::socket::http2::StreamSocket;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, Reason, SendStream};
 use http::header::CONTENT_LENGTH;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -27,11 +27,15 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::task::spawn_local;
 
 /// What one stream, and all of them together, may send ahead of the caller.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// How long a backend that did not answer in time may take to show that it is there.
+const DOUBT: Duration = Duration::from_secs(2);
 
 /// A connection that carries many requests.
 #[derive(Debug)]
@@ -101,11 +105,21 @@ impl Shared {
         self.over.set(true);
     }
 
+    /// An answer did not come in time. If nothing else comes either, nothing new begins here.
+    async fn doubt(self: Rc<Self>, deadlines: Rc<Deadlines>) {
+        // Whoever has it is asking already.
+        let Some(mut ping) = self.ping.take() else { return };
+        match deadlines.within(DOUBT, ping.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => drop(self.ping.replace(Some(ping))),
+            _ => self.retire(),
+        }
+    }
+
     /// Sends a request and waits for the head of its answer. Interim answers are `heard`.
     pub async fn ask(
-        &self,
+        self: &Rc<Self>,
         request: &mut Outgoing<Request<()>>,
-        deadline: Deadline,
+        deadlines: &Rc<Deadlines>,
         heard: &dyn Fn(Head),
         guard: &mut Option<Guard>,
     ) -> Result<(Head, Stream), AskError> {
@@ -119,6 +133,7 @@ impl Shared {
             AskError::NotBegun(error)
         })?;
         let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
+        let deadline = deadlines.register();
         deadline.set(request.limit);
         let answer = poll_fn(|cx| {
             if sending.borrow_mut().poll_upload(cx)? {
@@ -134,12 +149,14 @@ impl Shared {
         });
         let answer = answer.await;
         if let Err(AskError::TimedOut { waiting: false }) = &answer {
-            // Whoever is silent here may be silent for good.
-            self.retire();
+            spawn_local(Rc::clone(self).doubt(Rc::clone(deadlines)));
         }
         let (parts, body) = answer?.into_parts();
-        let length =
-            parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let bodiless = request.is_head
+            || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let said =
+            parts.headers.get(CONTENT_LENGTH).and_then(|said| said.to_str().ok()?.parse().ok());
+        let length = if bodiless { Some(0) } else { said };
         let body = Received::new(body, length);
         let framing = body.left().map_or(Framing::UntilClose, Framing::Length);
         let head = Head {
