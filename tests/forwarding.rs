@@ -158,6 +158,19 @@ fn interim_answers_pass_and_do_not_end_the_exchange() {
 }
 
 #[test]
+fn a_flood_of_interim_answers_is_not_passed_on() {
+    let flood = "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".repeat(10_000);
+    let answer = format!("{flood}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+    let backend = Backend::answering(move |_| answer.clone().into_bytes());
+    let gateway = Gateway::start(&open(&backend));
+    let mut connection = gateway.connect();
+    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let heads = std::iter::from_fn(|| connection.head()).take_while(|head| head.status == 103);
+    assert_eq!(heads.count(), 32);
+    assert_eq!(connection.exactly(2).unwrap(), b"ok");
+}
+
+#[test]
 fn a_caller_who_asks_first_is_told_to_continue_only_if_admitted() {
     let backend = Backend::start();
     let gateway = Gateway::start(&crate::common::limited(&backend, "[{ by: ip, rate: 1/minute }]"));

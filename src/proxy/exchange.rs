@@ -20,6 +20,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// One request under way. The response body owns it until its end.
@@ -53,6 +54,8 @@ pub(super) struct Exchange {
     pub(super) tunnelled: Option<Receiving>,
     /// How the caller speaks.
     pub(super) version: Version,
+    /// Interim answers so far.
+    interims: Cell<u8>,
     method: Method,
     destination: Option<Destination>,
     found: Found,
@@ -93,6 +96,7 @@ impl Exchange {
             upgrade: upgrade.or_else(asked),
             tunnelled: None,
             version: request.version(),
+            interims: Cell::new(0),
             method: request.method().clone(),
             destination: None,
             found: Found::Nothing,
@@ -134,11 +138,12 @@ impl Exchange {
     /// Tells the caller what the backend says before its answer. Nobody asked it to say 100, since
     /// `Expect` is not passed on.
     pub(super) fn interim(&self, head: Head) {
-        /// A caller who does not read gets no more of them.
-        const MOST: usize = 8;
+        /// More of them is a backend that has gone wild.
+        const MOST: u8 = 32;
         let mut waiting = self.peer.interim.borrow_mut();
         let understood = self.version > Version::HTTP_10 && head.status != StatusCode::CONTINUE;
-        if understood && waiting.len() < MOST {
+        if understood && self.interims.get() < MOST {
+            self.interims.set(self.interims.get() + 1);
             let Head { mut headers, private, .. } = head;
             for name in private {
                 headers.remove(name);
