@@ -8,6 +8,7 @@ pub fn is_per_connection(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "connection"
+            | "http2-settings"
             | "keep-alive"
             | "proxy-connection"
             | "proxy-authenticate"
@@ -40,4 +41,26 @@ pub fn may_be_named(name: &HeaderName) -> bool {
             | "forwarded"
             | "via"
     )
+}
+
+/// Whether a field may come after a body: not if it says how the message is to be read, by whom, or
+/// what was to be known before.
+pub fn may_trail(name: &HeaderName) -> bool {
+    !is_per_connection(name)
+        && may_be_named(name)
+        && !matches!(
+            name.as_str(),
+            "content-encoding"
+                | "content-range"
+                | "max-forwards"
+                | "trailer"
+                | "expect"
+                | "range"
+                | "age"
+                | "date"
+                | "location"
+                | "retry-after"
+                | "vary"
+                | "www-authenticate"
+        )
 }

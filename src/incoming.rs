@@ -95,6 +95,15 @@ impl Received {
     }
 }
 
+/// Whoever lets go of a body has done with what was taken of it.
+impl Drop for Received {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            let _ = self.stream.borrow_mut().flow_control().release_capacity(self.held);
+        }
+    }
+}
+
 impl Body for Incoming {
     type Data = Bytes;
     type Error = IncomingError;

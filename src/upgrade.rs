@@ -23,39 +23,32 @@ pub struct Upgrade {
 
 impl Upgrade {
     /// What an HTTP/1.1 request asks for. A request that has a body is answered as HTTP: whether
-    /// the other side reads the body before it switches is anybody's guess. Nor is HTTP/2 switched
-    /// to: its requests would pass unseen.
+    /// the other side reads the body before it switches is anybody's guess.
     pub fn asked<B: http_body::Body>(request: &Request<B>) -> Option<Box<Self>> {
         let headers = request.headers();
         let mut wanted = headers.get_all(UPGRADE).iter();
         let (Some(protocol), None) = (wanted.next(), wanted.next()) else { return None };
-        let text = protocol.to_str().ok()?;
-        let one = !text.is_empty() && !text.contains(',');
-        let is_http = ["h2c", "h2", "http"].iter().any(|name| {
-            text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
-        });
         let for_us = tokens(headers).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
         let plain = request.version() == Version::HTTP_11 && request.body().is_end_stream();
-        (one && for_us && plain && !is_http).then(|| {
+        (for_us && plain && is_one(protocol.as_bytes())).then(|| {
             let key = headers.get(SEC_WEBSOCKET_KEY).cloned();
             Box::new(Self { protocol: protocol.clone(), key })
         })
     }
 
-    /// What an extended CONNECT asks for. It is a GET from here on.
+    /// What an extended CONNECT asks for. It is a GET from here on; a CONNECT that asks for nothing
+    /// that can be passed on stays what it is.
     pub fn connected<B>(request: &mut Request<B>) -> Option<Box<Self>> {
-        if request.method() != Method::CONNECT {
-            return None;
-        }
         let protocol = request.extensions_mut().remove::<Protocol>()?;
-        let websocket = Self::WEBSOCKET.eq_ignore_ascii_case(protocol.as_str());
-        *request.method_mut() = Method::GET;
-        let key = websocket.then(|| {
+        let protocol = HeaderValue::from_str(protocol.as_str()).ok();
+        let protocol = protocol.filter(|protocol| is_one(protocol.as_bytes()))?;
+        let mut upgrade = Self { protocol, key: None };
+        if upgrade.is_websocket() {
             let bytes: [u8; 16] = std::array::from_fn(|_| fastrand::u8(..));
-            HeaderValue::from_str(&BASE64_STANDARD.encode(bytes)).ok()
-        });
-        let protocol = HeaderValue::from_str(protocol.as_str()).ok()?;
-        Some(Box::new(Self { protocol, key: key.flatten() }))
+            upgrade.key = HeaderValue::from_str(&BASE64_STANDARD.encode(bytes)).ok();
+        }
+        *request.method_mut() = Method::GET;
+        Some(Box::new(upgrade))
     }
 
     const WEBSOCKET: &str = "websocket";
@@ -86,6 +79,16 @@ impl Upgrade {
     pub fn grant_over_http2(headers: &mut HeaderMap) {
         headers.remove(SEC_WEBSOCKET_ACCEPT);
     }
+}
+
+/// Whether this names one protocol that can be passed on. HTTP cannot: its requests would pass
+/// unseen.
+fn is_one(protocol: &[u8]) -> bool {
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(byte);
+    let is_http = [&b"h2"[..], b"http", b"tls"].iter().any(|name| {
+        protocol.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+    });
+    !protocol.is_empty() && protocol.iter().all(token) && !is_http
 }
 
 /// What `Connection` names.
@@ -127,8 +130,14 @@ mod tests {
         assert!(!asked(&both, Version::HTTP_10));
         assert!(!asked(&both[1..], Version::HTTP_11));
         assert!(!asked(&both[..1], Version::HTTP_11));
-        for protocol in ["h2c", "H2C", "HTTP/2.0", "websocket, h2c", ""] {
+        for protocol in ["h2c", "H2C", "HTTP/2.0", "TLS/1.0", "websocket, h2c", "a b", ""] {
             assert!(!asked(&[both[0], ("upgrade", protocol)], Version::HTTP_11), "{protocol}");
+            let mut connect = Request::builder().method(Method::CONNECT).body(()).unwrap();
+            connect.extensions_mut().insert(Protocol::from(protocol));
+            assert_eq!(
+                (Upgrade::connected(&mut connect), connect.method()),
+                (None, &Method::CONNECT)
+            );
         }
         assert!(!asked(&[both[0], both[1], ("upgrade", "b")], Version::HTTP_11));
         let with_body = Request::get("/").header(both[0].0, both[0].1).header(both[1].0, both[1].1);

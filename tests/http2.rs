@@ -129,6 +129,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
     let trace = Request::builder().method(Method::TRACE).uri("http://a.test/").body(()).unwrap();
     assert_eq!(client.ask(trace).status, 405);
     assert_eq!(client.get("/%00").status, 400);
+    assert_eq!(client.ask(with("content-length", "")).status, 400);
     let many = (0..101)
         .fold(Request::get("http://a.test/"), |request, n| request.header(format!("x-{n}"), "y"));
     assert_eq!(client.ask(many.body(()).unwrap()).status, 431);
@@ -508,6 +509,106 @@ fn a_websocket_over_http2_reaches_a_backend_of_either_version() {
             .text(),
         "hello"
     );
+}
+
+#[test]
+fn nothing_but_what_can_be_seen_through_is_tunnelled() {
+    let backend = Backend::answering(|seen| {
+        let to = seen.header("upgrade").unwrap_or("none");
+        format!("HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: {to}\r\n\r\n").into_bytes()
+    });
+    let gateway = Gateway::start(&open(&backend));
+    let mut client = Client::open(gateway.address());
+    for protocol in ["h2c", "HTTP/2.0", "websocket, h2c", "TLS/1.0", "", "a b", "other"] {
+        let mut request = websocket();
+        request.extensions_mut().insert(Protocol::from(protocol));
+        let answer = client.ask(request);
+        assert_eq!((answer.status, answer.head_only), (405, true), "{protocol:?}");
+    }
+    assert_eq!(backend.count(), 0);
+}
+
+#[test]
+fn a_burst_of_websockets_finds_a_fresh_backend_ready() {
+    let backend = Http2Backend::start();
+    let gateway = fronting(&backend);
+    let ask = b"GET /chat HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let mut all: Vec<_> = (0..20).map(|_| gateway.connect()).collect();
+    for connection in &mut all {
+        connection.write(ask);
+    }
+    for connection in &mut all {
+        assert_eq!(connection.head().unwrap().status, 101);
+    }
+}
+
+#[test]
+fn callers_who_do_not_read_hold_up_nobody_else_on_a_shared_connection() {
+    let backend = Http2Backend::start();
+    let gateway = fronting(&backend);
+    // Eight who let their megabytes lie, on one worker or the other.
+    let much = vec![7; 4 << 20];
+    let lying: Vec<_> = (0..8)
+        .map(|_| {
+            let mut connection = gateway.connect();
+            let head =
+                format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", much.len());
+            connection.write(head.as_bytes());
+            connection.write(&much);
+            connection
+        })
+        .collect();
+    eventually("their requests", || Some(()).filter(|()| backend.seen().len() == 8));
+    for _ in 0..8 {
+        let reply = gateway.send("POST", "/", &[], &much[..500_000]);
+        assert_eq!(reply.body.len(), 500_000);
+    }
+    drop(lying);
+}
+
+#[test]
+fn uploads_leave_their_connections_window_as_it_was() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&open(&backend));
+    let mut client = Client::open(gateway.address());
+    // More than the window in all, each with its length said.
+    let body = vec![1; 1 << 20];
+    for _ in 0..40 {
+        let request = Request::post("http://a.test/").header("content-length", body.len());
+        let answer = client.ask_with(request.body(()).unwrap(), Some(&body), None);
+        assert_eq!(answer.status, 200);
+    }
+}
+
+#[test]
+fn half_a_head_is_not_waited_for_longer_than_a_head() {
+    let backend = Backend::start();
+    let gateway =
+        Gateway::start(&format!("server: {{ header_timeout: 300ms }}\n{}", open(&backend)));
+    let start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let unfinished: [&[u8]; 3] = [
+        b"\0\0\x03\x01\x01\0\0\0\x01\x82\x84\x86", // no END_HEADERS
+        b"\0\0\x03\x01\x05\0\0\0\x01\x82",         // half a frame
+        b"\0\0\x03\x01",                           // half the head of one
+    ];
+    for frames in unfinished {
+        let mut connection = gateway.connect();
+        connection.write(&[&start[..], frames].concat());
+        let began = std::time::Instant::now();
+        while !connection.is_closed() {}
+        assert!(began.elapsed() < Duration::from_secs(10), "{frames:x?}");
+    }
+}
+
+#[test]
+fn a_host_that_the_route_sets_is_the_backends_authority() {
+    let backend = Http2Backend::start();
+    let yaml = to_http2(&backend, "[], request_headers: { set: { Host: inner.test } }");
+    let gateway = Gateway::start(&yaml);
+    assert_eq!(gateway.get("/").status, 200);
+    let seen = backend.last();
+    assert_eq!(seen.uri.authority().unwrap(), "inner.test");
+    assert!(!seen.headers.contains_key("host"));
 }
 
 fn accept(key: &str) -> String {

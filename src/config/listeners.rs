@@ -38,6 +38,7 @@ impl Read for Listener {
         };
         let mut fields = Fields::of(node, "a listener", cx)?;
         let address = fields.required("address", cx);
+        fields.not_empty("tls", cx);
         let tls = fields.get("tls").map(|node| ListenerTls::read(node, cx));
         let proxy_protocol = fields.optional("proxy_protocol", cx).unwrap_or(false);
         fields.finish(cx);
@@ -56,6 +57,7 @@ impl Read for ListenerTls {
         {
             cx.error(node, "TLS needs at least one certificate");
         }
+        fields.not_empty("client_ca", cx);
         let client_ca = fields.get("client_ca").and_then(|node| {
             let pem = file(node, cx)?;
             match roots(&pem) {

@@ -229,6 +229,16 @@ impl<'n> Fields<'n> {
         entry.map(|(_, node)| node).filter(|node| !node.is_null())
     }
 
+    /// Reports a field that is there and empty, where to leave it out would mean something else than
+    /// whoever wrote it may think.
+    pub(super) fn not_empty(&mut self, name: &'static str, cx: &mut Context<'_>) {
+        let entry = self.entries.iter().find(|(key, _)| key.name == name);
+        if let Some((key, node)) = entry.filter(|(_, node)| node.is_null()) {
+            let message = format!("'{name}' is empty; without it there would be none");
+            cx.report(Severity::Error, key.span, &node.path, message, None);
+        }
+    }
+
     pub(super) fn optional<T: Read>(
         &mut self,
         name: &'static str,

@@ -75,6 +75,8 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     });
     let timeouts = fields.optional("timeouts", cx).unwrap_or_default();
     let http2 = fields.optional("http2", cx).unwrap_or(false);
+    fields.not_empty("ca", cx);
+    fields.not_empty("server_name", cx);
     let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
     fields.later(&["health", "eject", "retries", "concurrency"]);
     fields.finish(cx);

@@ -23,6 +23,8 @@ pub struct Activity {
     multiplexed: Cell<bool>,
     /// Everything that was written before has been sent.
     clean: Cell<bool>,
+    /// Since when the rest of a frame that holds a head is waited for, in HTTP/2.
+    half_a_head: Cell<Option<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ impl Activity {
             open: Cell::new(0),
             multiplexed: Cell::new(false),
             clean: Cell::new(true),
+            half_a_head: Cell::new(None),
         }
     }
 
@@ -84,9 +87,19 @@ impl Activity {
         self.multiplexed.get()
     }
 
-    /// Since when nothing has been under way, and nothing waits to be taken.
+    /// Whether a part of a head has come, and the rest has not. Nothing else can come before it.
+    pub(super) fn half_a_head(&self, half: bool) {
+        match self.half_a_head.get() {
+            None if half => self.half_a_head.set(Some(self.deadlines.tick())),
+            Some(_) if !half => self.half_a_head.set(None),
+            _ => {}
+        }
+    }
+
+    /// Since when nothing has been under way, nothing waits to be taken, and nothing is half here.
     pub(super) fn quiet_since(&self) -> Option<u64> {
-        let quiet = self.open.get() == 0 && self.stuck.get().is_none();
+        let taken = self.stuck.get().is_none() && self.half_a_head.get().is_none();
+        let quiet = self.open.get() == 0 && taken;
         quiet.then(|| self.since.get())
     }
 
@@ -139,6 +152,7 @@ impl Activity {
 
     pub(super) fn flushed(&self) {
         self.clean.set(true);
+        self.stuck.set(None);
         if self.phase.get() == Phase::Ending {
             self.enter(if self.ahead.take() { Phase::Head } else { Phase::Idle });
         }
@@ -146,6 +160,9 @@ impl Activity {
 
     /// Sets the deadline to when the connection has been at it for too long.
     pub(super) fn arm(&self, deadline: &Deadline, server: &Server) {
+        if let Some(since) = self.half_a_head.get() {
+            return deadline.set_from(since, ticks(server.header_timeout));
+        }
         match (self.phase.get(), self.stuck.get()) {
             (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
             (Phase::Idle, _) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),

@@ -4,7 +4,7 @@
 use super::present::Present;
 use super::refusal::Refusal;
 use crate::path::normalise;
-use http::header::{HOST, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request, Version};
 use std::borrow::Cow;
 
@@ -28,6 +28,9 @@ impl Destination {
         }
         if present.has(Present::TRANSFER_ENCODING) {
             check_framing(request)?;
+        }
+        if present.has(Present::CONTENT_LENGTH) {
+            check_length(request)?;
         }
         let authority = authority(request)?;
         let host = host(&authority)?;
@@ -69,6 +72,16 @@ fn check_framing<B>(request: &Request<B>) -> Result<(), Refusal> {
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
         _ => Err(Refusal::Malformed("a transfer coding other than a single chunked")),
     }
+}
+
+/// hyper and h2 have compared lengths with each other and with the body; here it is about how they
+/// are written: digits, and nothing else.
+fn check_length<B>(request: &Request<B>) -> Result<(), Refusal> {
+    let digits = |length: &HeaderValue| {
+        !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit)
+    };
+    let mut lengths = request.headers().get_all(CONTENT_LENGTH).iter();
+    if lengths.all(digits) { Ok(()) } else { Err(Refusal::Malformed("a length that is no number")) }
 }
 
 /// Exactly one Host; the authority of an absolute target overrides it. HTTP/2 says it in its target,

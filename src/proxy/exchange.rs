@@ -16,7 +16,7 @@ use crate::upgrade::Upgrade;
 use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
 use crate::worker::{Generation, Worker};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body;
 use smallvec::SmallVec;
@@ -145,7 +145,7 @@ impl Exchange {
         if understood && self.interims.get() < MOST {
             self.interims.set(self.interims.get() + 1);
             let Head { mut headers, private, .. } = head;
-            for name in private {
+            for name in private.into_iter().chain([CONTENT_LENGTH]) {
                 headers.remove(name);
             }
             waiting.push(Head { headers, private: SmallVec::new(), ..head });

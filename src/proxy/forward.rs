@@ -52,16 +52,19 @@ pub(super) fn prepare(
         return Err(Refusal::TooLarge);
     };
     let (parts, incoming) = request.into_parts();
-    // Only WebSocket is known to both versions of HTTP; other wishes of one are none in the other.
-    exchange.upgrade = exchange.upgrade.take().filter(|upgrade| {
-        !upstream.http2 || parts.version == Version::HTTP_2 || upgrade.is_websocket()
-    });
+    // Only WebSocket is known to both versions of HTTP. Another wish is none in the other version:
+    // an HTTP/1.1 request can do without, a CONNECT cannot.
+    let from_http2 = parts.version == Version::HTTP_2;
+    let passes = |upgrade: &Upgrade| upgrade.is_websocket() || from_http2 == upstream.http2;
+    if exchange.upgrade.take_if(|upgrade| !passes(upgrade)).is_some() && from_http2 {
+        return Err(Refusal::MethodRefused);
+    }
     let (body, tunnelled) = match &exchange.upgrade {
         Some(_) => (None, tunnelled(&incoming)),
         None => (upload(exchange, index, &parts.headers, incoming), None),
     };
     exchange.tunnelled = tunnelled;
-    if body.is_some() && parts.version == Version::HTTP_2 && exchange.present.has(Present::EXPECT) {
+    if body.is_some() && from_http2 && exchange.present.has(Present::EXPECT) {
         go_on(exchange);
     }
     let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
@@ -77,9 +80,11 @@ pub(super) fn prepare(
         *head.method_mut() = parts.method;
         let scheme = if upstream.tls.is_some() { "https" } else { "http" };
         let target = target(route, destination);
+        let set = route.set_headers.iter().find(|(name, _)| *name == HOST);
+        let authority = set.map_or(&destination.authority, |(_, value)| value);
         *head.uri_mut() = Uri::builder()
             .scheme(scheme)
-            .authority(destination.authority.as_bytes())
+            .authority(authority.as_bytes())
             .path_and_query(target)
             .build()
             .map_err(|_| Refusal::Malformed("the target is not valid"))?;
@@ -298,10 +303,12 @@ fn say_what_follows<S: Sink>(
         if S::HTTP1 {
             writer.field(&TRANSFER_ENCODING, b"chunked");
         }
-    } else if let Some(length) = headers.get(CONTENT_LENGTH)
+    } else if exchange.present.has(Present::CONTENT_LENGTH)
         && exchange.upgrade.is_none()
+        && let Some(length) = exchange.announced
     {
-        writer.field(&CONTENT_LENGTH, length.as_bytes());
+        // In its one spelling.
+        writer.field(&CONTENT_LENGTH, itoa::Buffer::new().format(length).as_bytes());
     }
     if let Some(upgrade) = &exchange.upgrade {
         return say_what_to_switch_to(writer, upgrade);

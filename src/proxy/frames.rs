@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
@@ -40,6 +42,8 @@ struct Walk {
     /// The newest stream: a head of fields on an older one is its trailers.
     newest: u32,
     trailers: Option<Trailers>,
+    /// A head has begun, in this frame or one before it, and its last frame has not come.
+    unfinished: bool,
 }
 
 /// Trailers whose first field has not been seen to its end.
@@ -54,6 +58,8 @@ struct Trailers {
 #[derive(Clone, Copy)]
 enum Name {
     Nothing,
+    /// There is a number before it.
+    Size,
     /// It is spelt out.
     Spelt,
     /// As it is, or in Huffman's code.
@@ -69,7 +75,20 @@ struct Found(Option<usize>);
 
 impl Walk {
     fn new() -> Self {
-        Self { skip: PREFACE, head: [0; HEAD], filled: 0, newest: 0, trailers: None }
+        Self {
+            skip: PREFACE,
+            head: [0; HEAD],
+            filled: 0,
+            newest: 0,
+            trailers: None,
+            unfinished: false,
+        }
+    }
+
+    /// Whether a head, or the head of a frame, has come in part.
+    fn is_within_a_head(&self) -> bool {
+        let frame = self.skip > 0 && matches!(self.head[3], HEADERS | CONTINUATION);
+        frame || self.unfinished || self.filled > 0
     }
 
     /// Looks at the bytes of one read.
@@ -105,6 +124,9 @@ impl Walk {
         self.filled = 0;
         self.skip = u32::from_be_bytes([0, l0, l1, l2]) as usize;
         self.trailers = None;
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.unfinished = flags & END_HEADERS == 0;
+        }
         if kind != HEADERS {
             return;
         }
@@ -127,7 +149,10 @@ impl Walk {
                 continue;
             }
             match (trailers.name, byte) {
-                (Name::Nothing, 0x20..=0x3f) => {} // the table's size; a field may follow
+                // The table's size, in several bytes perhaps; a field may follow.
+                (Name::Nothing, 0x20..=0x3e) => {}
+                (Name::Nothing, 0x3f) | (Name::Size, 0x80..) => trailers.name = Name::Size,
+                (Name::Size, _) => trailers.name = Name::Nothing,
                 // The fourteen pseudo-header fields of the static table, whole or by name.
                 (Name::Nothing, 0x81..=0x8e | 0x41..=0x4e | 0x01..=0x0e | 0x11..=0x1e) => {
                     return true;
@@ -162,6 +187,7 @@ impl AsyncRead for Frames {
             // h2 has its head already.
             Err(Found(None)) => return Poll::Ready(Err(Error::from(ErrorKind::InvalidData))),
         }
+        self.socket.activity().half_a_head(self.walk.is_within_a_head());
         Poll::Ready(Ok(()))
     }
 }
@@ -222,9 +248,10 @@ mod tests {
 
     #[test]
     fn pseudo_header_fields_are_found_in_trailers_only() {
-        let found: [(u8, &[u8]); 9] = [
+        let found: [(u8, &[u8]); 10] = [
             (0, &[0x83]),                            // :method: POST
             (0, &[0x20, 0x84]),                      // after the table's size
+            (0, &[0x3f, 0xe1, 0x1f, 0x84]),          // in several bytes
             (0, &[0x44, 1, b'/']),                   // :path by name
             (0, &[0x04, 1, b'/']),                   // without being remembered
             (0, &[0x14, 1, b'/']),                   // never to be remembered

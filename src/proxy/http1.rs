@@ -70,7 +70,8 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             match tunnel {
                 Some(tunnel) => Box::pin(tunnel.run(socket, &parts.read_buf)).await,
                 None if peer.activity.lingers() => linger(&worker, socket).await,
-                None => {}
+                // hyper has said goodbye, unless a wish to switch came to nothing.
+                None => close(&worker, socket).await,
             }
         }
         _ => {}
@@ -83,6 +84,13 @@ struct Untaken(Rc<Peer>);
 impl Drop for Untaken {
     fn drop(&mut self) {
         self.0.tunnel.take();
+    }
+}
+
+/// Ends TLS in good order.
+async fn close(worker: &Worker, mut socket: Socket) {
+    if let Socket::Tls(_) = socket {
+        let _ = worker.deadlines.within(GOODBYE, socket.shutdown()).await;
     }
 }
 

@@ -6,6 +6,7 @@ use super::body::Body;
 use super::frames::Frames;
 use super::watched::Watched;
 use crate::deadline::ticks;
+use crate::hop;
 use crate::incoming::{Incoming, Received, Receiving};
 use crate::metrics::Refused;
 use crate::socket::http2::StreamSocket;
@@ -28,12 +29,13 @@ use tokio::task::spawn_local;
 /// Requests of one connection under way at once.
 const MAX_STREAMS: u32 = 128;
 
-/// What one request, and all of a connection's together, may send ahead of the backend.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What one request may send ahead of its backend. All of a connection's together may send as much as
+/// each of them: a slow backend holds up nobody else's requests.
+const STREAM_WINDOW: u32 = 128 << 10;
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS;
 
 /// What a stream may hold of an answer that waits to be written.
-const MAX_SEND_BUFFER: usize = 128 << 10;
+const MAX_SEND_BUFFER: usize = 64 << 10;
 
 /// How long a caller who was told that the connection ends may take to let go of it.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -67,6 +69,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     spawn_local(answer(&worker, &peer, request, respond));
+                    continue;
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() {
@@ -75,10 +78,8 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
                     return Poll::Ready(());
                 }
                 Poll::Ready(None) => return Poll::Ready(()),
-                Poll::Pending => break,
+                Poll::Pending => {}
             }
-        }
-        loop {
             match (ending, peer.activity.quiet_since()) {
                 (Some(ending), Some(since)) => deadline.set_from(since.max(ending), ticks(GOODBYE)),
                 _ => peer.activity.arm(&deadline, &worker.server()),
@@ -89,7 +90,6 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             }
             ending = Some(worker.deadlines.tick());
             connection.graceful_shutdown();
-            let _ = connection.poll_closed(cx);
         }
     })
     .await;
@@ -222,7 +222,15 @@ impl Sending {
                     Ok(data) => (self.piece, self.moved) = (data, true),
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
-                        let _ = self.send.send_trailers(trailers);
+                        let passed = trailers.into_iter().scan(None, |last, (name, value)| {
+                            // A name is said once for all its values.
+                            *last = name.or(last.take());
+                            Some((last.clone()?, value))
+                        });
+                        let passed = passed.filter(|(name, _)| hop::may_trail(name)).collect();
+                        if self.send.send_trailers(passed).is_err() {
+                            let _ = self.send.send_data(Bytes::new(), true);
+                        }
                         return Poll::Ready(());
                     }
                 },

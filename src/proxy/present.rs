@@ -20,10 +20,12 @@ impl Present {
     pub(super) const UPGRADE: Self = Self(1 << 9);
     pub(super) const EXPECT: Self = Self(1 << 10);
     pub(super) const COOKIE: Self = Self(1 << 11);
+    pub(super) const CONTENT_LENGTH: Self = Self(1 << 12);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let flag = |name: &str| match name {
             "connection" => Self::CONNECTION.0,
+            "content-length" => Self::CONTENT_LENGTH.0,
             "content-type" => Self::CONTENT_TYPE.0,
             "cookie" => Self::COOKIE.0,
             "expect" => Self::EXPECT.0,

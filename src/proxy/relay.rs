@@ -16,8 +16,10 @@ use crate::upstream::{Endpoint, Upstream};
 use http::{Request, StatusCode};
 use std::rc::Rc;
 
-/// How often a request is sent over HTTP/2 before its backend is given up.
+/// How often a request is sent over HTTP/2 before its backend is given up, and how many connections
+/// may turn out to have ended before anything was sent.
 const ATTEMPTS: usize = 2;
+const ENDED: usize = 16;
 
 /// The head of a backend's answer, and where its body comes from.
 #[derive(Debug)]
@@ -120,13 +122,10 @@ impl Way<'_> {
         let heard = |head| exchange.interim(head);
         let deadlines = &exchange.worker.deadlines;
         let no_body = request.body.is_none();
-        let mut left = ATTEMPTS;
+        let (mut left, mut ended) = (ATTEMPTS, ENDED);
         loop {
-            left -= 1;
             let shared = self.shared(exchange).await?;
-            if request.upgrade.is_some()
-                && !deadlines.within(request.limit, shared.takes_tunnels()).await.unwrap_or(false)
-            {
+            if request.upgrade.is_some() && !shared.takes_tunnels() {
                 return Err(Refusal::BadGateway("the backend takes no tunnels".to_owned()));
             }
             let asked = shared.ask(&mut request, deadlines, &heard, &mut guard).await;
@@ -136,11 +135,14 @@ impl Way<'_> {
                     let source = Source::Http2(Box::new(stream));
                     return Ok(Answer { head, source, switched });
                 }
-                Err(AskError::NotBegun(_)) if left > 0 => {}
+                Err(AskError::NotBegun(_)) if ended > 1 => ended -= 1,
                 Err(AskError::Http2(error))
-                    if left > 0
+                    if left > 1
                         && no_body
-                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) => {}
+                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) =>
+                {
+                    left -= 1;
+                }
                 Err(error) => return Err(refusal(error)),
             }
         }

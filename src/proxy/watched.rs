@@ -2,6 +2,7 @@
 //! answers before the final one, which hyper cannot.
 
 use super::accept::Peer;
+use super::activity::Activity;
 use crate::socket::Socket;
 use crate::upstream::answer::Head;
 use crate::worker::Worker;
@@ -42,6 +43,11 @@ impl Watched {
         self.socket
     }
 
+    /// What happens on it.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.peer.activity
+    }
+
     /// Whether the connection begins as HTTP/2 does. No room is held before something has come.
     pub(super) fn poll_preface(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Socket::Plain(stream) = &mut self.socket else { return Poll::Ready(false) };
@@ -74,7 +80,8 @@ impl Watched {
     /// Writes interim answers, if nothing of an earlier answer is still to be written.
     #[inline]
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if !self.peer.interim.borrow().is_empty() && self.peer.activity.is_clean() {
+        let waiting = !self.peer.interim.borrow().is_empty();
+        if waiting && self.interim.is_empty() && self.peer.activity.is_clean() {
             for head in self.peer.interim.borrow_mut().drain(..) {
                 write_head(&mut self.interim, &head);
             }
@@ -167,10 +174,16 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        // hyper flushes the socket when it has nothing more to write to it.
-        self.peer.activity.flushed();
+        // The socket is flushed by whoever has nothing more to write to it.
+        self.peer.activity.cleared();
         ready!(self.poll_interim(cx))?;
-        Pin::new(&mut self.socket).poll_flush(cx)
+        // Over TLS, what was written may still be waiting inside.
+        if Pin::new(&mut self.socket).poll_flush(cx)?.is_pending() {
+            self.peer.activity.write_pending();
+            return Poll::Pending;
+        }
+        self.peer.activity.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {

@@ -7,7 +7,7 @@
 use super::chunked::Chunked;
 use crate::hop;
 use bytes::{Bytes, BytesMut};
-use http::header::{HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
@@ -135,6 +135,9 @@ fn read(
         if said.hear(&name, &value)? {
             headers.append(name, value);
         }
+    }
+    if status.is_informational() || status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH); // there is nothing that could have one
     }
     let bodiless = to_head
         || status.is_informational()

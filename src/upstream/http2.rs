@@ -8,7 +8,7 @@
 //! The connection has a task of its own; streams belong to the tasks of their requests. A stream
 //! that is dropped before its end is reset, so the backend knows when a caller has left.
 
-use super::answer::{Framing, Head};
+use super::answer::{AnswerError, Framing, Head};
 use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
 use super::upload::{Upload, UploadError};
 use crate::deadline::Deadlines;
@@ -30,9 +30,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::task::spawn_local;
 
-/// What one stream, and all of them together, may send ahead of the caller.
+/// What one stream may send ahead of its caller. All of them together may send as much as each of
+/// them: a caller who does not read holds up nobody else.
 const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// The largest head of an answer, and the most fields of one: as in HTTP/1.1.
+const MAX_HEAD: u32 = 64 << 10;
+const MAX_FIELDS: usize = 100;
 
 /// How long a backend that did not answer in time may take to show that it is there.
 const DOUBT: Duration = Duration::from_secs(2);
@@ -51,15 +56,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Takes up a connection.
+    /// Takes up a connection. The backend says first of all how many requests it takes, and whether
+    /// it takes tunnels: whoever has answered a ping has said it.
     pub async fn new(socket: Socket, deadlines: &Deadlines) -> Result<Rc<Self>, h2::Error> {
         let (send, mut connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false)
+            .max_header_list_size(MAX_HEAD)
             .handshake(socket)
             .await?;
-        let ping = RefCell::new(connection.ping_pong());
+        let ping = connection.ping_pong();
         let over = Rc::new(Cell::new(false));
         spawn_local({
             let over = Rc::clone(&over);
@@ -68,6 +75,9 @@ impl Shared {
                 over.set(true);
             }
         });
+        let mut ping = ping.ok_or(Reason::INTERNAL_ERROR)?;
+        ping.ping(Ping::opaque()).await?;
+        let ping = RefCell::new(Some(ping));
         let (open, used) = (Rc::default(), Cell::new(deadlines.tick()));
         Ok(Rc::new(Self { send, open, over, used, ping }))
     }
@@ -77,16 +87,8 @@ impl Shared {
         !self.over.get() && self.open.get() < self.send.current_max_send_streams()
     }
 
-    /// Whether the backend takes more than requests. It says so first of all, so that whoever has
-    /// answered a ping has said it.
-    pub async fn takes_tunnels(&self) -> bool {
-        if !self.send.is_extended_connect_protocol_enabled() {
-            let ping = self.ping.take();
-            if let Some(mut ping) = ping {
-                let _ = ping.ping(Ping::opaque()).await;
-                self.ping.replace(Some(ping));
-            }
-        }
+    /// Whether the backend takes more than requests.
+    pub fn takes_tunnels(&self) -> bool {
         self.send.is_extended_connect_protocol_enabled()
     }
 
@@ -129,8 +131,11 @@ impl Shared {
         let tunnels = request.upgrade.is_some();
         let begun = self.send.clone().send_request(request.head.clone(), !has_body && !tunnels);
         let (mut response, send) = begun.map_err(|error| {
-            self.retire();
-            AskError::NotBegun(error)
+            let ended = error.is_go_away() || error.is_io();
+            if ended {
+                self.retire();
+            }
+            if ended { AskError::NotBegun(error) } else { AskError::Http2(error) }
         })?;
         let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
         let deadline = deadlines.register();
@@ -151,7 +156,13 @@ impl Shared {
         if let Err(AskError::TimedOut { waiting: false }) = &answer {
             spawn_local(Rc::clone(self).doubt(Rc::clone(deadlines)));
         }
-        let (parts, body) = answer?.into_parts();
+        let (mut parts, body) = answer?.into_parts();
+        if parts.headers.len() > MAX_FIELDS {
+            return Err(AnswerError::TooLarge.into());
+        }
+        if parts.status == StatusCode::NO_CONTENT {
+            parts.headers.remove(CONTENT_LENGTH);
+        }
         let bodiless = request.is_head
             || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let said =
@@ -183,6 +194,9 @@ fn poll_answer(
 ) -> Poll<Result<Response<h2::RecvStream>, AskError>> {
     while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
         let (parts, ()) = interim.into_parts();
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+            continue; // HTTP/2 has no such thing
+        }
         heard(Head {
             status: parts.status,
             headers: parts.headers,

@@ -1,8 +1,9 @@
 //! Where the fields of a backend's request are written to: a head as HTTP/1.1 sends it, or a map for
 //! HTTP/2.
 
+use crate::hop;
 use crate::snapshot::Route;
-use http::header::ACCEPT_ENCODING;
+use http::header::{ACCEPT_ENCODING, HOST, TE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Where the fields of a head go.
@@ -55,6 +56,10 @@ impl Sink for Fields {
         mut values: impl Iterator<Item = &'v [u8]>,
         between: &[u8],
     ) {
+        // The first line says the host; what is for one connection has no place here.
+        if *name == HOST || *name != TE && hop::is_per_connection(name) {
+            return;
+        }
         let mut whole = values.next().unwrap_or_default().to_vec();
         for value in values {
             whole.extend_from_slice(between);
