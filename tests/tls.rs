@@ -220,3 +220,96 @@ fn backends_over_https_must_prove_who_they_are() {
         assert_eq!(gateway.get("/").status, status, "{upstream}");
     }
 }
+
+/// A caller who reads slowly, and what has been written for them already, when the gateway stops.
+#[test]
+fn a_stop_loses_nothing_that_was_written_for_a_slow_caller() {
+    // More than sockets hold, so that a part waits in the gateway.
+    const LENGTH: usize = 24 << 20;
+    let backend = Backend::answering(|_| crate::common::backend::ok(&"x".repeat(LENGTH)));
+    let authority = Authority::new();
+    let gateway = Gateway::start_with(&yaml(&backend, ONE), |folder| {
+        authority.issue(&["a.test"]).write(folder, "a");
+    });
+    let address = gateway.address();
+    let mut config = authority.client(None);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let read = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        let stream = connector.connect("a.test".try_into().unwrap(), stream).await.unwrap();
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(32 << 20).initial_connection_window_size(32 << 20);
+        let (mut send, connection) =
+            builder.handshake::<_, bytes::Bytes>(Slowly::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("https://a.test/").body(()).unwrap();
+        let (response, _) = send.send_request(request, true).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        let stopping = std::thread::spawn(move || gateway.stop());
+        let mut read = 0;
+        while let Some(Ok(data)) = body.data().await {
+            body.flow_control().release_capacity(data.len()).unwrap();
+            read += data.len();
+        }
+        drop((body, send));
+        stopping.join().unwrap();
+        read
+    });
+    assert_eq!(read, LENGTH);
+}
+
+/// Reads a part, and then nothing for longer than a goodbye takes.
+struct Slowly<S> {
+    socket: S,
+    read: usize,
+    pause: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl<S> Slowly<S> {
+    fn new(socket: S) -> Self {
+        Self { socket, read: 0, pause: None }
+    }
+}
+
+impl<S: tokio::io::AsyncRead + Unpin> tokio::io::AsyncRead for Slowly<S> {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        if self.read > 1 << 20 {
+            let pause = || Box::pin(tokio::time::sleep(std::time::Duration::from_secs(3)));
+            std::task::ready!(self.pause.get_or_insert_with(pause).as_mut().poll(cx));
+        }
+        let before = buffer.filled().len();
+        std::task::ready!(std::pin::Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        self.read += buffer.filled().len() - before;
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for Slowly<S> {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> std::task::Poll<std::io::Result<usize>> {
+        std::pin::Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -7,8 +7,10 @@
 //! seen; a reference to the caller's own table is not, and h2 drops what it stands for.
 
 use super::watched::Watched;
+use std::cell::RefCell;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -20,15 +22,31 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A socket whose frames are looked at as they are read.
+/// A socket whose frames are looked at as they are read. When h2 lets go of it, it is left where
+/// whoever began it finds it.
 pub(super) struct Frames {
-    socket: Watched,
+    /// There until the end.
+    socket: Option<Watched>,
     walk: Walk,
+    left: Left,
 }
 
+/// Where a socket is left.
+pub(super) type Left = Rc<RefCell<Option<Watched>>>;
+
 impl Frames {
-    pub(super) fn new(socket: Watched) -> Self {
-        Self { socket, walk: Walk::new() }
+    pub(super) fn new(socket: Watched, left: &Left) -> Self {
+        Self { socket: Some(socket), walk: Walk::new(), left: Rc::clone(left) }
+    }
+
+    fn socket(&mut self) -> Result<Pin<&mut Watched>> {
+        self.socket.as_mut().map(Pin::new).ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.left.replace(self.socket.take());
     }
 }
 
@@ -177,7 +195,7 @@ impl AsyncRead for Frames {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        ready!(self.socket()?.poll_read(cx, buffer))?;
         match self.walk.over(&buffer.filled()[before..]) {
             Ok(()) => {}
             Err(Found(Some(at))) => {
@@ -187,7 +205,8 @@ impl AsyncRead for Frames {
             // h2 has its head already.
             Err(Found(None)) => return Poll::Ready(Err(Error::from(ErrorKind::InvalidData))),
         }
-        self.socket.activity().half_a_head(self.walk.is_within_a_head());
+        let half = self.walk.is_within_a_head();
+        self.socket()?.activity().half_a_head(half);
         Poll::Ready(Ok(()))
     }
 }
@@ -198,7 +217,7 @@ impl AsyncWrite for Frames {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
+        self.socket()?.poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -206,19 +225,19 @@ impl AsyncWrite for Frames {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+        self.socket()?.poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.socket.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        self.socket()?.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        self.socket()?.poll_shutdown(cx)
     }
 }
 

@@ -3,12 +3,13 @@
 
 use super::accept::Peer;
 use super::body::Body;
-use super::frames::Frames;
+use super::frames::{Frames, Left};
 use super::watched::Watched;
 use crate::deadline::ticks;
 use crate::hop;
 use crate::incoming::{Incoming, Received, Receiving};
 use crate::metrics::Refused;
+use crate::socket::Socket;
 use crate::socket::http2::StreamSocket;
 use crate::upgrade::Upgrade;
 use crate::worker::Worker;
@@ -24,6 +25,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
 /// Requests of one connection under way at once.
@@ -43,6 +45,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Serves a connection until it ends.
 pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     let server = worker.generation().snapshot.server;
+    let left = Left::default();
     let handshake = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -50,7 +53,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
         .max_header_list_size(u32::try_from(server.max_header_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(MAX_SEND_BUFFER)
         .enable_connect_protocol()
-        .handshake::<_, Bytes>(Frames::new(socket));
+        .handshake::<_, Bytes>(Frames::new(socket, &left));
     let mut connection = match worker.deadlines.within(server.header_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return worker.gateway.metrics.refuse(Refused::BadRequest),
@@ -60,7 +63,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
 
     let deadline = worker.deadlines.register();
     let mut ending = None;
-    poll_fn(|cx| {
+    let in_order = poll_fn(|cx| {
         if worker.is_draining() && ending.is_none() {
             ending = Some(worker.deadlines.tick());
             connection.graceful_shutdown();
@@ -75,9 +78,9 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
                     if error.is_library() {
                         worker.gateway.metrics.refuse(Refused::BadRequest);
                     }
-                    return Poll::Ready(());
+                    return Poll::Ready(true);
                 }
-                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {}
             }
             match (ending, peer.activity.quiet_since()) {
@@ -85,14 +88,36 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
                 _ => peer.activity.arm(&deadline, &worker.server()),
             }
             ready!(deadline.poll_elapsed(cx));
-            if ending.is_some() || peer.activity.quiet_since().is_none() {
-                return Poll::Ready(()); // they take nothing, or do not let go
+            let quiet = peer.activity.quiet_since().is_some();
+            if ending.is_some() || !quiet {
+                return Poll::Ready(quiet); // they do not let go, or take nothing
             }
             ending = Some(worker.deadlines.tick());
             connection.graceful_shutdown();
         }
     })
     .await;
+    drop(connection);
+    let socket = left.take().filter(|_| in_order);
+    if let Some(socket) = socket {
+        part(&worker, socket.into_socket()).await;
+    }
+}
+
+/// What was written last may still be on its way, and callers go on telling how much of it they have
+/// taken: a socket that is closed meanwhile takes it all back. So they are heard for as long as they
+/// say something.
+async fn part(worker: &Worker, mut socket: Socket) {
+    const WORD: Duration = Duration::from_secs(5);
+    const MOST: usize = 1 << 20;
+    let mut bytes = vec![0; 4096];
+    let _ = worker.deadlines.within(GOODBYE, socket.shutdown()).await;
+    let mut total = 0;
+    while total < MOST
+        && let Ok(Ok(count @ 1..)) = worker.deadlines.within(WORD, socket.read(&mut bytes)).await
+    {
+        total += count;
+    }
 }
 
 /// Answers one request.
