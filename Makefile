@@ -27,13 +27,13 @@ shuttle: ## The memory store's locks under orders of events that chance would no
 load: ## Tests that take minutes: bursts, storms, a minute of stress
 	cargo test --release -- --ignored --nocapture --test-threads 1
 
-bench: dist/sluice build ## The gateway beside its peers: about 20 minutes; ARGS="--rounds 2 --only rejected" for less
+bench: dist/sluice build ## The gateway beside its peers: about half an hour; ARGS="--rounds 2 --only rejected" for less
 	cargo bench --bench compare -- $(ARGS)
 
 dist/sluice: $(shell find src -type f) Cargo.toml Cargo.lock
 	scripts/release.sh
 
-bench-peers: ## Install nginx, HAProxy, Envoy, Caddy, wrk and valgrind
+bench-peers: ## Install nginx, HAProxy, Envoy, Caddy, wrk, h2load and valgrind
 	scripts/bench-peers.sh
 
 guard: build ## Instructions per request, compared with what is recorded; ARGS=--update records

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes dist/sluice: the binary to deploy. Fat LTO, and profile-guided optimisation trained on the
-# benchmark's own mix of load. Without llvm-profdata or wrk it is LTO alone, and says so.
+# benchmark's own mix of load. Without llvm-profdata, wrk, h2load or openssl it is LTO alone, and says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,9 @@ plain() {
 
 [ -x "$profdata" ] || rustup component add llvm-tools >/dev/null 2>&1 || true
 [ -x "$profdata" ] || plain "llvm-profdata is missing (rustup component add llvm-tools)"
-command -v wrk >/dev/null || plain "wrk is missing, and nothing else puts the load on (apt-get install wrk)"
+for tool in wrk h2load openssl; do
+    command -v "$tool" >/dev/null || plain "$tool is missing, and nothing else puts the load on (make bench-peers)"
+done
 
 # --target keeps the flags away from build scripts and macros, which run while it is built.
 build() { RUSTFLAGS=$1 cargo build --release --locked --target "$host" --target-dir "$pgo/$2"; }
