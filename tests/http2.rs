@@ -430,6 +430,21 @@ fn a_connection_without_requests_is_closed_whatever_else_it_says() {
     while !connection.is_closed() {}
 }
 
+#[test]
+fn a_connection_whose_last_stream_was_reset_is_closed_like_any_other() {
+    let backend = Http2Backend::start();
+    let gateway =
+        Gateway::start(&format!("server: {{ idle_timeout: 300ms }}\n{}", to_http2(&backend, "[]")));
+    let mut connection = gateway.connect();
+    connection.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    // GET /hang of a
+    connection.write(b"\0\0\x0c\x01\x05\0\0\0\x01\x82\x86\x04\x05/hang\x41\x01a");
+    eventually("the request", || Some(()).filter(|()| backend.seen().len() == 1));
+    connection.write(b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08");
+    eventually("its end", || Some(()).filter(|()| backend.cancelled() == 1));
+    while !connection.is_closed() {}
+}
+
 /// An extended CONNECT, as RFC 8441 has it.
 fn websocket() -> Request<()> {
     let request = Request::builder().method(Method::CONNECT).uri("http://a.test/chat");

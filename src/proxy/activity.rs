@@ -72,7 +72,7 @@ impl Activity {
     pub fn request_ended(&self) {
         self.open.set(self.open.get() - 1);
         if self.open.get() == 0 {
-            self.enter(Phase::Ending);
+            self.enter(if self.multiplexed.get() { Phase::Idle } else { Phase::Ending });
         }
     }
 
@@ -165,9 +165,13 @@ impl Activity {
         }
         match (self.phase.get(), self.stuck.get()) {
             (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
-            (Phase::Idle, _) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
-            (Phase::Busy | Phase::Ending, Some(since)) => {
+            (Phase::Idle, None) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
+            (Phase::Idle | Phase::Busy | Phase::Ending, Some(since)) => {
                 deadline.set_from(since, ticks(server.idle_timeout));
+            }
+            // A stream that ends wakes nobody else: it is looked for.
+            (Phase::Busy | Phase::Ending, None) if self.multiplexed.get() => {
+                deadline.set(server.idle_timeout);
             }
             (Phase::Busy | Phase::Ending, None) => deadline.clear(),
         }

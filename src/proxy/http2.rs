@@ -109,15 +109,14 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
 /// say something.
 async fn part(worker: &Worker, mut socket: Socket) {
     const WORD: Duration = Duration::from_secs(5);
-    const MOST: usize = 1 << 20;
-    let mut bytes = vec![0; 4096];
+    const ALL: Duration = Duration::from_secs(30);
     let _ = worker.deadlines.within(GOODBYE, socket.shutdown()).await;
-    let mut total = 0;
-    while total < MOST
-        && let Ok(Ok(count @ 1..)) = worker.deadlines.within(WORD, socket.read(&mut bytes)).await
-    {
-        total += count;
-    }
+    let hearing = async {
+        let mut bytes = vec![0; 4096];
+        let mut heard = async || worker.deadlines.within(WORD, socket.read(&mut bytes)).await;
+        while let Ok(Ok(1..)) = heard().await {}
+    };
+    let _ = worker.deadlines.within(ALL, hearing).await;
 }
 
 /// Answers one request.
