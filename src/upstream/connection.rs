@@ -316,25 +316,8 @@ impl Connection {
 }
 
 impl Wire {
-    /// Sends on what the caller sends; says whether anything moved. A backend that takes no more of
-    /// it may still answer. A body that does not come to its end is not ended here either: whatever
-    /// stops it, the connection is not used again.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<bool, UploadError> {
-        let Some(upload) = &mut self.upload else { return Ok(false) };
-        let before = upload.sent();
-        let polled = upload.poll(&mut self.stream, cx);
-        let moved = upload.sent() > before;
-        match polled {
-            Poll::Pending => Ok(moved),
-            Poll::Ready(Ok(())) => {
-                self.upload = None;
-                Ok(true)
-            }
-            Poll::Ready(Err(error)) => {
-                upload.give_up();
-                if error == UploadError::Refused { Ok(moved) } else { Err(error) }
-            }
-        }
+        Upload::poll_on(&mut self.upload, |upload| upload.poll(&mut self.stream, cx))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The request's body on its way to the backend: nothing is held whole, and the caller waits for
 //! the backend.
 
+use crate::hop;
 use crate::incoming::Incoming;
 use crate::socket::Socket;
 use bytes::{Buf, Bytes};
@@ -111,6 +112,30 @@ impl Upload {
         self.pending.clear();
     }
 
+    /// Sends on what is left of an upload, by one of the ways below; says whether anything moved. A
+    /// backend that takes no more of it may still answer. A body that does not come to its end is
+    /// not ended here either: whatever stops it, the way to the backend is not used again.
+    pub fn poll_on(
+        left: &mut Option<Box<Self>>,
+        poll: impl FnOnce(&mut Self) -> Poll<Result<(), UploadError>>,
+    ) -> Result<bool, UploadError> {
+        let Some(upload) = left else { return Ok(false) };
+        let before = upload.sent();
+        let polled = poll(upload);
+        let moved = upload.sent() > before;
+        match polled {
+            Poll::Pending => Ok(moved),
+            Poll::Ready(Ok(())) => {
+                *left = None;
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => {
+                upload.give_up();
+                if error == UploadError::Refused { Ok(moved) } else { Err(error) }
+            }
+        }
+    }
+
     /// Sends as much as has come and as the socket takes; ready when all is sent.
     pub fn poll(
         &mut self,
@@ -179,7 +204,7 @@ impl Upload {
                 }
                 Piece::End(None) => stream.send_data(Bytes::new(), true),
                 Piece::End(Some(trailers)) => {
-                    let passes = |name: &HeaderName| !frames(name) && (self.may_trail)(name);
+                    let passes = |name: &HeaderName| hop::may_trail(name) && (self.may_trail)(name);
                     let passed = trailers.iter().filter(|(name, _)| passes(name));
                     let pair =
                         |(name, value): (&HeaderName, &HeaderValue)| (name.clone(), value.clone());
@@ -236,7 +261,7 @@ impl Upload {
         if self.chunked {
             let mut last = b"0\r\n".to_vec();
             for (name, value) in trailers.into_iter().flatten() {
-                if !frames(name) && (self.may_trail)(name) {
+                if hop::may_trail(name) && (self.may_trail)(name) {
                     last.extend(
                         [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat(),
                     );
@@ -246,14 +271,6 @@ impl Upload {
             self.pending.push_back(last.into());
         }
     }
-}
-
-/// Fields that say how a message is to be read come before it, or not at all.
-fn frames(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "content-encoding" | "content-range" | "max-forwards" | "trailer" | "expect" | "range"
-    )
 }
 
 fn poll_write(
