@@ -92,7 +92,7 @@ fn may<B>(request: &Request<B>, token: Option<&str>) -> bool {
 fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
-    let mut page = text(StatusCode::OK, gateway.metrics.render(format, gateway.readings()));
+    let mut page = text(StatusCode::OK, gateway.metrics.render(format, &gateway.readings()));
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     page
 }

@@ -8,6 +8,7 @@
 mod callers;
 pub mod diagnostics;
 mod edge;
+mod failing;
 mod grammar;
 mod limits;
 mod listeners;
@@ -157,6 +158,12 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         access_log,
         files: Vec::new(),
     })
+}
+
+/// An upstream with every default, and without endpoints.
+#[cfg(test)]
+pub(crate) fn upstream_for_tests(name: &str) -> model::Upstream {
+    upstreams::empty(name)
 }
 
 #[cfg(test)]

@@ -6,10 +6,13 @@ use crate::clock::{Clock, Micros, SECOND};
 use crate::config::Config;
 use crate::config::model::SharedStore;
 use crate::lines::Lines;
-use crate::metrics::{Metrics, Readings};
+use crate::metrics::{EndpointReading, Metrics, Readings};
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
+use crate::upstream::endpoint::Condition;
+use crate::upstream::names::{Names, Resolver};
+use crate::upstream::{Endpoint, Upstream};
 use arc_swap::ArcSwap;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -17,6 +20,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::Notify;
 
 /// File descriptors that callers' connections leave alone.
 const RESERVED: u64 = 40;
@@ -38,6 +42,10 @@ pub struct Gateway {
     pub bans: Bans,
     /// One line a request.
     pub access_log: Lines,
+    /// Where endpoints are that have names.
+    pub names: Arc<Names>,
+    /// Told when endpoints have come or gone.
+    pub changed: Notify,
     draining: AtomicBool,
     /// File descriptors this process may have.
     descriptors: u64,
@@ -47,7 +55,15 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway that runs on `config`.
-    pub fn new(config: Config, clock: Clock, workers: usize, log: Box<dyn Write + Send>) -> Self {
+    pub fn new(
+        config: Config,
+        clock: Clock,
+        workers: usize,
+        log: Box<dyn Write + Send>,
+        resolver: Resolver,
+    ) -> Self {
+        let names = Arc::new(Names::new(resolver));
+        names.learn(&config.upstreams);
         let metrics = Metrics::new(workers);
         let (store, bans) = match config.shared.clone() {
             None => {
@@ -62,7 +78,7 @@ impl Gateway {
             }
         };
         let shared = config.shared.clone();
-        let lasting = Lasting { store: &store, metrics: &metrics, previous: None };
+        let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry());
         let access_log = Lines::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
@@ -78,6 +94,8 @@ impl Gateway {
             metrics,
             bans,
             access_log,
+            names,
+            changed: Notify::new(),
             draining,
             descriptors,
             shared,
@@ -105,9 +123,14 @@ impl Gateway {
             tracing::warn!("'store' has changed: that takes effect when the gateway is restarted");
         }
         self.store.set_max_keys(config.max_keys);
+        self.names.learn(&config.upstreams);
         let previous = self.snapshot.load();
-        let lasting =
-            Lasting { store: &self.store, metrics: &self.metrics, previous: Some(&previous) };
+        let lasting = Lasting {
+            store: &self.store,
+            metrics: &self.metrics,
+            names: &self.names,
+            previous: Some(&previous),
+        };
         let next = Snapshot::build(config, self.clock.now(), lasting);
         for name in next.begun_anew(&previous) {
             tracing::warn!(
@@ -119,6 +142,18 @@ impl Gateway {
         let generation = next.generation;
         self.snapshot.store(Arc::new(next));
         self.generation.store(generation, Ordering::Release);
+        // Names may have been looked up meanwhile.
+        self.move_endpoints();
+        self.changed.notify_one();
+    }
+
+    /// Has upstreams go by what names stand for now.
+    pub fn move_endpoints(&self) {
+        let snapshot = self.snapshot.load();
+        let moved = snapshot.upstreams.iter().map(|upstream| upstream.move_endpoints(&self.names));
+        if moved.fold(false, |any, moved| any | moved) {
+            self.changed.notify_one();
+        }
     }
 
     /// The number of the snapshot in force.
@@ -163,7 +198,26 @@ impl Gateway {
             loaded_at: snapshot.loaded_at / SECOND,
             memory_keys: self.store.keys(),
             bans: self.bans.list(self.clock.now()).len(),
+            endpoints: self.endpoints(),
         }
+    }
+
+    fn endpoints(&self) -> Vec<EndpointReading> {
+        let now = self.clock.now();
+        let of = |upstream: &Arc<Upstream>| {
+            let members = upstream.members.load_full();
+            let read = |endpoint: &Arc<Endpoint>| EndpointReading {
+                upstream: upstream.name().to_owned(),
+                name: endpoint.name.clone(),
+                in_service: matches!(
+                    endpoint.condition(now, upstream.config.slow_start),
+                    Condition::InService(_)
+                ),
+                in_flight: endpoint.in_flight(),
+            };
+            members.endpoints.iter().map(read).collect::<Vec<_>>()
+        };
+        self.snapshot.load().upstreams.iter().flat_map(of).collect()
     }
 }
 

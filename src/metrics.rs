@@ -3,6 +3,7 @@
 //! Routes and limits get their counters by name once, when a snapshot is built, and keep them over
 //! reloads; a request only adds to numbers it holds already. No caller is ever a label.
 
+use crate::upstream::Fault;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -68,6 +69,23 @@ pub struct LimitMetrics {
     pub banned: Counter,
     /// Answers that did not tell what the request cost.
     pub unsettled: Counter,
+}
+
+/// What happened on the way to one upstream.
+#[derive(Debug, Default)]
+pub struct UpstreamMetrics {
+    /// Failed requests, by what was wrong.
+    pub faults: [Counter; Fault::ALL.len()],
+    /// Requests that were sent once more.
+    pub retries: Counter,
+    /// Requests that were not, because too many were already.
+    pub over_budget: Counter,
+    /// Requests for which there was nobody to ask.
+    pub unavailable: Counter,
+    /// Endpoints that were left alone for a while.
+    pub ejections: Counter,
+    /// Checks that failed.
+    pub checks_failed: Counter,
 }
 
 /// Gauges of one worker, on cache lines of their own.
@@ -191,6 +209,7 @@ pub enum Refused {
 pub struct Metrics {
     routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
+    upstreams: Mutex<BTreeMap<String, Arc<UpstreamMetrics>>>,
     /// By worker.
     pub workers: Box<[WorkerMetrics]>,
     /// Requests that matched no route.
@@ -214,6 +233,7 @@ impl Metrics {
         Self {
             routes: Mutex::default(),
             limits: Mutex::default(),
+            upstreams: Mutex::default(),
             workers: (0..workers).map(|_| WorkerMetrics::default()).collect(),
             unrouted: Arc::default(),
             refused: Default::default(),
@@ -233,6 +253,11 @@ impl Metrics {
     /// The counters of a limit, the same ones as long as the process lives.
     pub fn limit(&self, name: &str) -> Arc<LimitMetrics> {
         Arc::clone(self.limits.lock().entry(name.to_owned()).or_default())
+    }
+
+    /// The counters of an upstream, the same ones as long as the process lives.
+    pub fn upstream(&self, name: &str) -> Arc<UpstreamMetrics> {
+        Arc::clone(self.upstreams.lock().entry(name.to_owned()).or_default())
     }
 
     /// Something was refused before a route could count it.
@@ -279,7 +304,7 @@ impl Format {
 }
 
 /// Numbers that live elsewhere and are read when somebody scrapes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Readings {
     /// How many configurations have been in force.
     pub generation: u64,
@@ -289,11 +314,29 @@ pub struct Readings {
     pub memory_keys: usize,
     /// Callers who are banned.
     pub bans: usize,
+    /// Every endpoint there is.
+    pub endpoints: Vec<EndpointReading>,
 }
+
+/// How an endpoint is doing.
+#[derive(Clone, Debug)]
+pub struct EndpointReading {
+    /// Its upstream's name.
+    pub upstream: String,
+    /// Its own.
+    pub name: String,
+    /// It gets requests.
+    pub in_service: bool,
+    /// Requests under way.
+    pub in_flight: u32,
+}
+
+type Pick = fn(&UpstreamMetrics) -> &Counter;
+type Read = fn(&EndpointReading) -> u64;
 
 impl Metrics {
     /// Everything as text.
-    pub fn render(&self, format: Format, readings: Readings) -> String {
+    pub fn render(&self, format: Format, readings: &Readings) -> String {
         let mut page = Page { out: String::with_capacity(4096), format };
         page.family("sluice_requests", "counter", "Requests answered, by route and status.");
         let routes = self.routes.lock();
@@ -339,6 +382,7 @@ impl Metrics {
         {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
         }
+        self.render_upstreams(&mut page, &readings.endpoints);
         if let Some(store) = self.store.get() {
             store.render(&mut page);
         }
@@ -349,7 +393,63 @@ impl Metrics {
         page.out
     }
 
-    fn render_process(&self, page: &mut Page, readings: Readings) {
+    fn render_upstreams(&self, page: &mut Page, endpoints: &[EndpointReading]) {
+        let upstreams = self.upstreams.lock();
+        page.family(
+            "sluice_upstream_failures",
+            "counter",
+            "Requests that an endpoint failed, by upstream and reason.",
+        );
+        for (name, upstream) in upstreams.iter() {
+            for ((_, reason), count) in Fault::ALL.iter().zip(&upstream.faults) {
+                let labels = [("upstream", name.as_str()), ("reason", *reason)];
+                page.counter("sluice_upstream_failures", &labels, count.value());
+            }
+        }
+        let families: [(&str, &str, Pick); 5] = [
+            ("sluice_upstream_retries", "Requests sent once more, to another endpoint.", |u| {
+                &u.retries
+            }),
+            (
+                "sluice_upstream_retries_refused",
+                "Requests not sent again for want of budget.",
+                |u| &u.over_budget,
+            ),
+            ("sluice_upstream_unavailable", "Requests for which no endpoint was left.", |u| {
+                &u.unavailable
+            }),
+            ("sluice_upstream_ejections", "Endpoints left alone for a while.", |u| &u.ejections),
+            ("sluice_health_checks_failed", "Health checks that failed.", |u| &u.checks_failed),
+        ];
+        for (family, help, pick) in families {
+            page.family(family, "counter", help);
+            for (name, upstream) in upstreams.iter() {
+                page.counter(family, &[("upstream", name.as_str())], pick(upstream).value());
+            }
+        }
+        let families: [(&str, &str, Read); 2] = [
+            (
+                "sluice_endpoint_in_service",
+                "1 if the endpoint gets requests, 0 if it is out.",
+                |e| u64::from(e.in_service),
+            ),
+            ("sluice_endpoint_requests_in_flight", "Requests under way at an endpoint.", |e| {
+                u64::from(e.in_flight)
+            }),
+        ];
+        for (family, help, read) in families {
+            page.family(family, "gauge", help);
+            for endpoint in endpoints {
+                let labels = [
+                    ("upstream", endpoint.upstream.as_str()),
+                    ("endpoint", endpoint.name.as_str()),
+                ];
+                page.sample(family, &labels, read(endpoint));
+            }
+        }
+    }
+
+    fn render_process(&self, page: &mut Page, readings: &Readings) {
         page.family("sluice_config_reloads", "counter", "Reloads of the configuration, by result.");
         page.counter("sluice_config_reloads", &[("result", "ok")], self.reloads_ok.value());
         page.counter("sluice_config_reloads", &[("result", "error")], self.reloads_failed.value());
@@ -430,11 +530,11 @@ mod tests {
         let metrics = Metrics::new(1);
         metrics.route("a\"b").count(http::StatusCode::OK);
         metrics.limit("per-ip").rejected.increment();
-        let classic = metrics.render(Format::Classic, Readings::default());
+        let classic = metrics.render(Format::Classic, &Readings::default());
         assert!(classic.contains("# TYPE sluice_requests_total counter\n"));
         assert!(classic.contains("sluice_requests_total{route=\"a\\\"b\",status=\"200\"} 1\n"));
         assert!(classic.contains("{limit=\"per-ip\",verdict=\"rejected\"} 1\n"));
-        let open = metrics.render(Format::OpenMetrics, Readings::default());
+        let open = metrics.render(Format::OpenMetrics, &Readings::default());
         assert!(open.contains("# TYPE sluice_requests counter\n"));
         assert!(open.ends_with("# EOF\n"));
     }

@@ -10,6 +10,7 @@ use crate::config::{self, LoadError, Loaded};
 use crate::gateway::Gateway;
 use crate::listener::Listeners;
 use crate::tls::TlsError;
+use crate::upstream::names::Resolver;
 use crate::worker::{self, Handover, Orders};
 use control::{Command, Control};
 use std::io::Write;
@@ -32,6 +33,8 @@ pub struct Options {
     pub access_log: Box<dyn Write + Send>,
     /// Whether SIGTERM, SIGINT and SIGHUP are obeyed.
     pub signals: bool,
+    /// Who knows the names of endpoints.
+    pub resolver: Resolver,
 }
 
 impl Options {
@@ -43,6 +46,7 @@ impl Options {
             clock: Clock::system(),
             access_log: Box::new(std::io::stdout()),
             signals: false,
+            resolver: Resolver::System,
         }
     }
 }
@@ -90,7 +94,13 @@ impl Server {
         let admin_socket =
             admin_address.map(|address| listeners::bind(address, false)).transpose()?;
         let (files, admin_config) = (config.files.clone(), config.admin.clone());
-        let gateway = Arc::new(Gateway::new(config, options.clock, count, options.access_log));
+        let gateway = Arc::new(Gateway::new(
+            config,
+            options.clock,
+            count,
+            options.access_log,
+            options.resolver,
+        ));
 
         let (listeners, on_listeners) = watch::channel(bound);
         let (stop, on_stop) = watch::channel(None);

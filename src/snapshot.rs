@@ -16,6 +16,7 @@ use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::store::{LimitId, Registry, Store};
 use crate::told;
 use crate::upstream::Upstream;
+use crate::upstream::names::Names;
 use http::{HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -240,6 +241,8 @@ pub struct Lasting<'a> {
     pub store: &'a Store,
     /// Gives routes and limits their counters.
     pub metrics: &'a Metrics,
+    /// Knows where names are.
+    pub names: &'a Names,
     /// The snapshot before, whose endpoints go on where they are still there.
     pub previous: Option<&'a Snapshot>,
 }
@@ -268,13 +271,13 @@ impl Snapshot {
             .collect();
         let before = |name: &str| {
             let previous = lasting.previous?.upstreams.iter();
-            previous.map(|upstream| &**upstream).find(|upstream| upstream.name == name)
+            previous.map(|upstream| &**upstream).find(|upstream| upstream.name() == name)
         };
-        let upstreams = config
-            .upstreams
-            .iter()
-            .map(|upstream| Arc::new(Upstream::new(upstream, before(&upstream.name))))
-            .collect();
+        let upstream = |config: &model::Upstream| {
+            let metrics = lasting.metrics.upstream(&config.name);
+            Arc::new(Upstream::new(config, before(&config.name), lasting.names, metrics))
+        };
+        let upstreams = config.upstreams.iter().map(upstream).collect();
         Self {
             generation: lasting.previous.map_or(1, |previous| previous.generation + 1),
             loaded_at,

@@ -1,232 +1,297 @@
 //! Backends: their endpoints, how requests are spread over them, and connections to them.
 //!
+//! ```text
+//! names ──► Members ──► balance::pick ──► Endpoint ──► Pool ──► Connection
+//!             ▲              ▲                              (one of each worker's)
+//!           reload        health, failed requests
+//! ```
+//!
 //! An [`Upstream`] belongs to a snapshot; its [`Endpoint`]s live on over reloads, with what is
-//! known of them. Connections belong to the worker that opened them: see [`pool`].
+//! known of them. Connections belong to the worker that opened them: see [`station`].
 
 pub mod answer;
+pub mod balance;
+pub mod budget;
 pub mod chunked;
 pub mod connect;
 pub mod connection;
+pub mod endpoint;
+pub mod health;
 pub mod http2;
+pub mod names;
 pub mod pool;
+pub mod station;
 pub mod upload;
 
-use crate::config::model::{self, Balance, Timeouts};
-use crate::tls::client::Tls;
-use rustls::pki_types::ServerName;
-use std::net::SocketAddr;
+use crate::clock::Micros;
+use crate::config::model;
+use crate::metrics::UpstreamMetrics;
+use arc_swap::ArcSwap;
+use balance::{Members, Wish};
+use names::Names;
+use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use endpoint::{Endpoint, InFlight};
 
 /// A backend.
 #[derive(Debug)]
 pub struct Upstream {
-    /// Its name.
-    pub name: String,
-    /// Where it runs.
-    pub endpoints: Box<[Arc<Endpoint>]>,
-    /// How long each step may take.
-    pub timeouts: Timeouts,
-    /// How backends prove who they are, where they are spoken to through TLS.
-    pub tls: Option<Tls>,
-    /// Whether they are spoken to in HTTP/2.
-    pub http2: bool,
-    balance: Balance,
-    /// Each endpoint's share, relative to the others'.
-    weights: Box<[u32]>,
-    /// Endpoints in turn, each as often as its weight says, spread evenly.
-    turns: Box<[usize]>,
-    turn: AtomicUsize,
+    /// What is written about it.
+    pub config: model::Upstream,
+    /// Who there is.
+    pub members: ArcSwap<Members>,
+    /// Which set of members that is: cheaper to look at than the members.
+    version: AtomicU64,
+    /// Its counters.
+    pub metrics: Arc<UpstreamMetrics>,
+    /// Held by whoever takes endpoints out or brings others in.
+    changing: Mutex<()>,
 }
 
-/// One address of a backend.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Never the same for two endpoints of this process.
-    pub id: u64,
-    /// Host name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Host and port, for logs.
-    pub name: String,
-    /// The address, where the host is one.
-    pub address: Option<SocketAddr>,
-    /// The name that it must prove to have, where it is spoken to through TLS.
-    pub server_name: Option<ServerName<'static>>,
-    in_flight: AtomicU32,
+/// What was wrong with an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No connection came about.
+    Unreachable,
+    /// The connection broke.
+    Broke,
+    /// No answer came in time.
+    Late,
+    /// The answer makes no sense.
+    Garbled,
+    /// The answer was a 5xx.
+    Status,
+}
+
+impl Fault {
+    /// Every one of them.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Unreachable, "unreachable"),
+        (Self::Broke, "broke"),
+        (Self::Late, "late"),
+        (Self::Garbled, "garbled"),
+        (Self::Status, "status"),
+    ];
 }
 
 impl Upstream {
     /// Endpoints that were there before go on as they are.
-    pub fn new(config: &model::Upstream, before: Option<&Self>) -> Self {
+    pub fn new(
+        config: &model::Upstream,
+        before: Option<&Self>,
+        names: &Names,
+        metrics: Arc<UpstreamMetrics>,
+    ) -> Self {
+        let mut config = config.clone();
         // Those that are spoken to otherwise now are others: their connections do not go on.
-        let before =
-            before.filter(|before| (&before.tls, before.http2) == (&config.tls, config.http2));
-        let known = |endpoint: &model::Endpoint| {
-            let found = before?.endpoints.iter().find(|known| {
-                (&known.host, known.port, known.server_name.is_some())
-                    == (&endpoint.host, endpoint.port, endpoint.https)
-            });
-            found.map(Arc::clone)
+        let as_now = |before: &&Self| {
+            (&before.config.tls, before.config.http2) == (&config.tls, config.http2)
         };
-        let tls = before.map_or(&config.tls, |before| &before.tls);
-        let endpoint = |endpoint| {
-            known(endpoint).unwrap_or_else(|| Arc::new(Endpoint::new(endpoint, tls.as_ref())))
-        };
-        let endpoints: Box<[_]> = config.endpoints.iter().map(endpoint).collect();
-        let weights: Box<[u32]> = config.endpoints.iter().map(|endpoint| endpoint.weight).collect();
+        let before = before.filter(as_now);
+        if let Some(before) = before {
+            config.tls.clone_from(&before.config.tls);
+        }
+        let known = before.map(|before| before.members.load_full());
+        let members = gather(&config, names, known.as_deref(), 1);
         Self {
-            name: config.name.clone(),
-            turns: turns(&weights),
-            weights,
-            endpoints,
-            timeouts: config.timeouts,
-            tls: tls.clone(),
-            http2: config.http2,
-            balance: config.balance,
-            turn: AtomicUsize::new(0),
+            config,
+            members: ArcSwap::from_pointee(members),
+            version: AtomicU64::new(1),
+            metrics,
+            changing: Mutex::default(),
         }
     }
 
-    /// The endpoint for the next request, by its index.
-    pub fn pick(&self) -> usize {
-        match self.balance {
-            _ if self.endpoints.len() == 1 => 0,
-            Balance::RoundRobin => {
-                self.turns[self.turn.fetch_add(1, Ordering::Relaxed) % self.turns.len()]
-            }
-            Balance::LeastRequests => {
-                // The turns hold each endpoint as often as its weight, so picks are weighted.
-                let pick = || self.turns[fastrand::usize(..self.turns.len())];
-                let (one, other) = (pick(), pick());
-                if self.load(other) < self.load(one) { other } else { one }
-            }
-        }
-    }
-
-    /// Requests under way at an endpoint, relative to its weight, in fine units.
-    fn load(&self, index: usize) -> u64 {
-        let in_flight = self.endpoints[index].in_flight.load(Ordering::Relaxed);
-        (u64::from(in_flight) << 16) / u64::from(self.weights[index])
-    }
-}
-
-/// The smooth weighted order: of weights 5, 1, 1 it makes a a b a c a a, not a a a a a b c.
-fn turns(weights: &[u32]) -> Box<[usize]> {
-    let total: u32 = weights.iter().sum();
-    let mut standing = vec![0_i64; weights.len()];
-    (0..total)
-        .map(|_| {
-            for (standing, weight) in standing.iter_mut().zip(weights) {
-                *standing += i64::from(*weight);
-            }
-            // The first of those that stand highest.
-            let next = (0..standing.len()).rev().max_by_key(|&i| standing[i]).unwrap_or(0);
-            standing[next] -= i64::from(total);
-            next
-        })
-        .collect()
-}
-
-impl Endpoint {
-    fn new(endpoint: &model::Endpoint, tls: Option<&Tls>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let host = endpoint.host.trim_matches(['[', ']']);
-        let tls = tls.filter(|_| endpoint.https);
-        let server_name = tls.and_then(|tls| {
-            let own = || ServerName::try_from(host.to_owned()).ok();
-            tls.server_name.clone().or_else(own)
-        });
-        Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            host: endpoint.host.clone(),
-            port: endpoint.port,
-            name: format!("{}:{}", endpoint.host, endpoint.port),
-            address: host.parse().ok().map(|ip| SocketAddr::new(ip, endpoint.port)),
-            server_name,
-            in_flight: AtomicU32::new(0),
-        }
-    }
-
-    /// Counts a request under way for as long as the guard lives.
-    pub fn begin(self: &Arc<Self>) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(Arc::clone(self))
-    }
-}
-
-/// A request under way at an endpoint.
-#[derive(Debug)]
-pub struct InFlight(Arc<Endpoint>);
-
-impl InFlight {
-    /// What logs call the endpoint.
+    /// Its name.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.config.name
+    }
+
+    /// Which set of members is there now.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Goes by what names stand for now. Says whether anything has changed.
+    pub fn move_endpoints(&self, names: &Names) -> bool {
+        let _turn = self.changing.lock();
+        let before = self.members.load_full();
+        let next = gather(&self.config, names, Some(&before), before.version + 1);
+        let ids = |members: &Members| members.endpoints.iter().map(|e| e.id).collect::<Vec<_>>();
+        // Nobody known is no reason to forget who was.
+        if next.endpoints.is_empty() || ids(&next) == ids(&before) {
+            return false;
+        }
+        let names: Vec<&str> = next.endpoints.iter().map(|endpoint| &*endpoint.name).collect();
+        tracing::info!("'{}' is at {}", self.name(), names.join(", "));
+        let version = next.version;
+        self.members.store(Arc::new(next));
+        self.version.store(version, Ordering::Release);
+        true
+    }
+
+    /// Whom to ask next, by its index. `None` if there is nobody.
+    #[inline]
+    pub fn pick(
+        &self,
+        members: &Members,
+        now: Micros,
+        caller: IpAddr,
+        tried: &[usize],
+    ) -> Option<usize> {
+        let (balance, slow_start) = (self.config.balance, self.config.slow_start);
+        members.pick(&Wish { balance, slow_start, now, caller, tried })
+    }
+
+    /// A request to one of its endpoints failed: one too many in a row, and it is left alone for a
+    /// while. Never the last one; and one that can be reached only if enough others stay, because a
+    /// fault that all of them have is not mended by asking fewer.
+    pub fn failed(&self, endpoint: &Endpoint, fault: Fault, now: Micros) {
+        self.metrics.faults[fault as usize].increment();
+        let Some(eject) = &self.config.eject else { return };
+        if !endpoint.failed(now, eject) {
+            return;
+        }
+        let _turn = self.changing.lock();
+        let members = self.members.load();
+        let kept = match fault {
+            Fault::Unreachable | Fault::Broke => 0.0,
+            _ => members.endpoints.len() as f64 * eject.keep,
+        };
+        let is_one = members.endpoints.iter().any(|member| member.id == endpoint.id);
+        let others = members.others_in_service(endpoint.id, now);
+        if is_one && others > 0 && others as f64 >= kept {
+            endpoint.eject(now, eject);
+            self.metrics.ejections.increment();
+            let (name, of, lasts) = (&endpoint.name, self.name(), eject.lasts);
+            tracing::warn!("{name} of '{of}' failed too often, and is not asked for {lasts:?}");
+        }
     }
 }
 
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+/// The endpoints that a configuration means, those that were known before as they are.
+fn gather(
+    config: &model::Upstream,
+    names: &Names,
+    before: Option<&Members>,
+    version: u64,
+) -> Members {
+    let mut members = Vec::new();
+    for endpoint in &config.endpoints {
+        let found = names.addresses(endpoint);
+        let several = found.len() > 1;
+        for addresses in found {
+            let known = before.and_then(|before| {
+                before.endpoints.iter().find(|known| known.is(endpoint, &addresses)).cloned()
+            });
+            let member = known.unwrap_or_else(|| {
+                Arc::new(Endpoint::new(endpoint, addresses, several, config.tls.as_ref()))
+            });
+            members.push((member, endpoint.weight));
+        }
     }
+    Members::new(version, members)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::model::Eject;
+    use names::Resolver;
+    use std::collections::HashMap;
+    use std::time::Duration;
 
-    fn upstream(balance: Balance, weights: &[u32]) -> Upstream {
-        let endpoint = |(port, weight): (u16, &u32)| model::Endpoint {
-            https: false,
-            host: "127.0.0.1".into(),
-            port,
-            weight: *weight,
-        };
-        let endpoints = (1..).zip(weights).map(endpoint).collect();
-        let timeouts = Timeouts::default();
-        let name = "app".to_owned();
-        let (tls, http2) = (None, false);
-        let config = model::Upstream { name, endpoints, balance, timeouts, tls, http2 };
-        Upstream::new(&config, None)
+    const NOW: Micros = 1_000_000_000;
+
+    fn at(host: &str, port: u16, weight: u32) -> model::Endpoint {
+        model::Endpoint { https: false, host: host.to_owned(), port, weight }
     }
 
-    #[test]
-    fn round_robin_goes_by_weight_and_spreads_evenly() {
-        let upstream = upstream(Balance::RoundRobin, &[5, 1, 1]);
-        let picks: Vec<_> = (0..14).map(|_| upstream.pick()).collect();
-        assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
+    fn config(endpoints: Vec<model::Endpoint>) -> model::Upstream {
+        model::Upstream { endpoints, ..crate::config::upstream_for_tests("app") }
     }
 
-    #[test]
-    fn the_less_busy_endpoint_is_preferred() {
-        let upstream = upstream(Balance::LeastRequests, &[1, 1]);
-        let busy: Vec<_> = (0..50).map(|_| upstream.endpoints[0].begin()).collect();
-        let to_busy = (0..1000).filter(|_| upstream.pick() == 0).count();
-        // Only when both random picks are the busy one.
-        assert!((150..350).contains(&to_busy), "{to_busy}");
-        drop(busy);
-        assert_eq!(upstream.load(0), 0);
+    fn upstream(endpoints: Vec<model::Endpoint>) -> Upstream {
+        Upstream::new(&config(endpoints), None, &Names::default(), Arc::default())
+    }
+
+    fn ids(upstream: &Upstream) -> Vec<u64> {
+        upstream.members.load().endpoints.iter().map(|endpoint| endpoint.id).collect()
     }
 
     #[test]
     fn endpoints_go_on_over_a_reload() {
-        let first = upstream(Balance::RoundRobin, &[1, 1]);
-        let _under_way = first.endpoints[1].begin();
-        let timeouts = Timeouts::default();
+        let first = upstream(vec![at("127.0.0.1", 1, 1), at("127.0.0.1", 2, 1)]);
         // Another weight does not make it another endpoint.
-        let at = |host: &str, port, weight| {
-            let host = host.to_owned();
-            model::Endpoint { https: false, host, port, weight }
+        let next = config(vec![at("127.0.0.1", 2, 7), at("::1", 3, 1)]);
+        let second = Upstream::new(&next, Some(&first), &Names::default(), Arc::default());
+        assert_eq!(ids(&second)[0], ids(&first)[1]);
+        assert!(ids(&second)[1] > ids(&first)[1]);
+    }
+
+    #[test]
+    fn endpoints_follow_their_name() {
+        let table: Arc<Mutex<HashMap<String, Vec<IpAddr>>>> = Arc::default();
+        let set = |ips: &[&str]| {
+            let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            table.lock().insert("app.test".to_owned(), ips);
         };
-        let endpoints = vec![at("127.0.0.1", 2, 7), at("::1", 3, 1)];
-        let (name, balance) = ("app".to_owned(), Balance::RoundRobin);
-        let (tls, http2) = (None, false);
-        let config = model::Upstream { name, endpoints, balance, timeouts, tls, http2 };
-        let second = Upstream::new(&config, Some(&first));
-        assert_eq!(second.endpoints[0].id, first.endpoints[1].id);
-        assert!(second.load(0) > 0);
-        assert!(second.endpoints[1].id > first.endpoints[1].id);
+        let names = Arc::new(Names::new(Resolver::Table(Arc::clone(&table))));
+        set(&["10.0.0.1", "10.0.0.2"]);
+        let config = config(vec![at("app.test", 80, 1)]);
+        names.learn(std::slice::from_ref(&config));
+        let upstream = Upstream::new(&config, None, &names, Arc::default());
+        let before = ids(&upstream);
+        assert_eq!((before.len(), upstream.version()), (2, 1));
+        assert!(!upstream.move_endpoints(&names), "nothing has changed");
+        set(&["10.0.0.2", "10.0.0.3"]);
+        // What is known already is looked up anew only when its time comes.
+        names.learn(std::slice::from_ref(&config));
+        assert!(!upstream.move_endpoints(&names));
+        let names = Arc::new(Names::new(Resolver::Table(Arc::clone(&table))));
+        names.learn(std::slice::from_ref(&config));
+        assert!(upstream.move_endpoints(&names));
+        let after = ids(&upstream);
+        assert_eq!((after.len(), after[0], upstream.version()), (2, before[1], 2));
+    }
+
+    fn failing(upstream: &Upstream, index: usize, fault: Fault) -> bool {
+        let endpoint = Arc::clone(&upstream.members.load().endpoints[index]);
+        let before = upstream.metrics.ejections.value();
+        (0..5).for_each(|_| upstream.failed(&endpoint, fault, NOW));
+        upstream.metrics.ejections.value() > before
+    }
+
+    #[test]
+    fn the_last_endpoint_is_never_ejected() {
+        let upstream = upstream((1..=3).map(|port| at("127.0.0.1", port, 1)).collect());
+        let ejected: Vec<bool> =
+            (0..3).map(|index| failing(&upstream, index, Fault::Unreachable)).collect();
+        assert_eq!(ejected, [true, true, false]);
+        let one = self::upstream(vec![at("127.0.0.1", 1, 1)]);
+        assert!(!failing(&one, 0, Fault::Unreachable));
+    }
+
+    #[test]
+    fn a_fault_that_all_have_leaves_a_share_in_service() {
+        let mut config = config((1..=10).map(|port| at("127.0.0.1", port, 1)).collect());
+        config.eject = Some(Eject { after: 5, lasts: Duration::from_secs(30), keep: 0.7 });
+        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default());
+        let ejected = (0..10).filter(|index| failing(&upstream, *index, Fault::Status)).count();
+        assert_eq!(ejected, 3);
+        // Those that cannot be reached at all go nevertheless.
+        assert!(failing(&upstream, 9, Fault::Unreachable));
+    }
+
+    #[test]
+    fn nobody_is_ejected_where_that_is_off() {
+        let mut config = config((1..=3).map(|port| at("127.0.0.1", port, 1)).collect());
+        config.eject = None;
+        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default());
+        assert!(!failing(&upstream, 0, Fault::Unreachable));
     }
 }

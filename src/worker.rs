@@ -13,7 +13,7 @@ use crate::listener::{Listener, Listeners};
 use crate::metrics::{Refused, WorkerMetrics};
 use crate::proxy::accept;
 use crate::snapshot::Snapshot;
-use crate::upstream::pool::Pool;
+use crate::upstream::station::Station;
 use http::HeaderValue;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -72,29 +72,23 @@ pub struct Worker {
 pub struct Generation {
     /// What requests run on.
     pub snapshot: Arc<Snapshot>,
-    /// By upstream and endpoint.
-    pub pools: Box<[Box<[Rc<Pool>]>]>,
+    /// By the upstreams' index.
+    pub stations: Box<[Station]>,
 }
 
 impl Generation {
-    /// Pools of endpoints that were there before go on.
+    /// Connections to endpoints that were there before go on.
     fn new(snapshot: Arc<Snapshot>, deadlines: &Rc<Deadlines>, before: Option<&Self>) -> Self {
-        let mut known: HashMap<u64, &Rc<Pool>> = HashMap::new();
-        for (upstream, pools) in
-            before.iter().flat_map(|b| b.snapshot.upstreams.iter().zip(&b.pools))
-        {
-            known.extend(upstream.endpoints.iter().map(|endpoint| endpoint.id).zip(pools));
+        let before = before.map_or(&[][..], |before| &before.stations);
+        let stations: Box<[Station]> = snapshot
+            .upstreams
+            .iter()
+            .map(|upstream| Station::new(upstream, deadlines, before))
+            .collect();
+        for station in before {
+            station.close_unless_in(&stations);
         }
-        let pools = snapshot.upstreams.iter().map(|upstream| {
-            let pool = |id| {
-                known.get(id).map_or_else(
-                    || Rc::new(Pool::new(Rc::clone(deadlines))),
-                    |pool| Rc::clone(pool),
-                )
-            };
-            upstream.endpoints.iter().map(|endpoint| pool(&endpoint.id)).collect()
-        });
-        Self { pools: pools.collect(), snapshot }
+        Self { snapshot, stations }
     }
 }
 
@@ -317,9 +311,10 @@ async fn tick(worker: Rc<Worker>) {
         if tick >= next_sweep {
             next_sweep = tick + 20;
             let generation = worker.generation();
-            for (upstream, pools) in generation.snapshot.upstreams.iter().zip(&generation.pools) {
-                let max_idle = ticks(upstream.timeouts.idle);
-                pools.iter().for_each(|pool| pool.sweep(max_idle));
+            for (upstream, station) in
+                generation.snapshot.upstreams.iter().zip(&generation.stations)
+            {
+                station.sweep(upstream, &worker.deadlines);
             }
         }
     }

@@ -218,10 +218,10 @@ fn an_unreachable_upstream_is_502_and_a_slow_one_504() {
 }
 
 #[test]
-fn a_name_that_does_not_resolve_is_502() {
+fn a_name_that_does_not_resolve_is_503() {
     let yaml =
         "upstreams: { app: 'http://nowhere.invalid:80' }\nroutes: [{ path: /, upstream: app }]\n";
-    assert_eq!(Gateway::start(yaml).get("/").status, 502);
+    assert_eq!(Gateway::start(yaml).get("/").status, 503);
 }
 
 #[test]

@@ -31,3 +31,4 @@ mod routes;
 mod stopping;
 mod tls;
 mod tunnels;
+mod upstreams;

@@ -435,8 +435,18 @@ pub struct Upstream {
     pub endpoints: Vec<Endpoint>,
     /// How requests are spread.
     pub balance: Balance,
+    /// How endpoints are asked whether they are well.
+    pub health: Option<Health>,
+    /// When an endpoint that fails is left alone for a while.
+    pub eject: Option<Eject>,
+    /// How long an endpoint that is back takes to get its full share.
+    pub slow_start: Duration,
+    /// When a request is sent once more, to another endpoint.
+    pub retries: Retries,
     /// How long each step may take.
     pub timeouts: Timeouts,
+    /// How often names are looked up anew.
+    pub resolve: Duration,
     /// How backends prove who they are; otherwise everything is in the clear.
     pub tls: Option<client::Tls>,
     /// Whether they are spoken to in HTTP/2.
@@ -464,6 +474,51 @@ pub enum Balance {
     /// The less busy of two picked at random.
     #[default]
     LeastRequests,
+    /// A caller's address always goes to the same one, as long as it is there.
+    HashIp,
+}
+
+/// Asks endpoints whether they are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What is asked for.
+    pub path: String,
+    /// What the check calls the endpoint; its own address if not given.
+    pub host: Option<String>,
+    /// How often.
+    pub every: Duration,
+    /// How long one check may take.
+    pub timeout: Duration,
+    /// So many failed checks in a row take an endpoint out.
+    pub unhealthy_after: u32,
+    /// So many passed checks in a row bring it back.
+    pub healthy_after: u32,
+}
+
+/// Leaves endpoints alone that fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Eject {
+    /// So many failures in a row.
+    pub after: u32,
+    /// For so long.
+    pub lasts: Duration,
+    /// The share of endpoints that stays, if they can be reached at all.
+    pub keep: f64,
+}
+
+/// Sends requests once more that may be sent twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retries {
+    /// How often a request may be sent, the first time included.
+    pub attempts: u32,
+    /// Where no connection came about, or it broke before the first byte of an answer.
+    pub connect_failure: bool,
+    /// Where no answer came in time.
+    pub timeout: bool,
+    /// Where this was the answer.
+    pub statuses: Vec<u16>,
+    /// The share of requests that may be sent again.
+    pub budget: f64,
 }
 
 /// How long each step towards a backend may take.

@@ -1,8 +1,9 @@
 //! Upstreams: where requests go.
 
 use super::edge::positive;
+use super::failing;
 use super::listeners::file;
-use super::model::{Balance, Endpoint, Timeouts, Upstream};
+use super::model::{Balance, Eject, Endpoint, Retries, Timeouts, Upstream};
 use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
 use crate::tls::client;
@@ -27,12 +28,18 @@ pub(super) fn read_all(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Ups
         .collect()
 }
 
-fn empty(name: &str) -> Upstream {
+/// An upstream with every default, and without endpoints.
+pub(super) fn empty(name: &str) -> Upstream {
     Upstream {
         name: name.to_owned(),
         endpoints: Vec::new(),
         balance: Balance::default(),
+        health: None,
+        eject: Some(Eject::default()),
+        slow_start: Duration::from_secs(10),
+        retries: Retries::default(),
         timeouts: Timeouts::default(),
+        resolve: Duration::from_secs(5),
         tls: None,
         http2: false,
     }
@@ -62,23 +69,25 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     {
         cx.error(node, "an upstream needs at least one endpoint");
     }
-    let balance = fields.get("balance").and_then(|node| {
-        if let Kind::Scalar(scalar) = &node.kind
-            && scalar.text == "hash_ip"
-        {
-            cx.error(node, "the balancing 'hash_ip' is not supported yet");
-            return None;
-        }
-        let words =
-            [("round_robin", Balance::RoundRobin), ("least_requests", Balance::LeastRequests)];
-        one_of(node, cx, "a way of balancing", &words)
-    });
+    let words = [
+        ("round_robin", Balance::RoundRobin),
+        ("least_requests", Balance::LeastRequests),
+        ("hash_ip", Balance::HashIp),
+    ];
+    let balance = fields.get("balance");
+    let balance = balance.and_then(|node| one_of(node, cx, "a way of balancing", &words));
+    let health = fields.optional("health", cx);
+    let eject = failing::eject(&mut fields, cx);
+    let retries = failing::retries(&mut fields, cx);
+    let defaults = empty(name);
+    let slow_start = fields.optional("slow_start", cx).unwrap_or(defaults.slow_start);
+    let resolve = positive(&mut fields, "resolve", cx, defaults.resolve);
     let timeouts = fields.optional("timeouts", cx).unwrap_or_default();
     let http2 = fields.optional("http2", cx).unwrap_or(false);
     fields.not_empty("ca", cx);
     fields.not_empty("server_name", cx);
     let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
-    fields.later(&["health", "eject", "retries", "concurrency"]);
+    fields.later(&["concurrency"]);
     fields.finish(cx);
     let endpoints = endpoints?;
     let tls = if endpoints.iter().any(|endpoint| endpoint.https) {
@@ -90,7 +99,19 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
         None
     };
     let balance = balance.unwrap_or_default();
-    Some(Upstream { name: name.to_owned(), endpoints, balance, timeouts, tls, http2 })
+    Some(Upstream {
+        name: name.to_owned(),
+        endpoints,
+        balance,
+        health,
+        eject,
+        slow_start,
+        retries,
+        timeouts,
+        resolve,
+        tls,
+        http2,
+    })
 }
 
 /// How backends prove who they are.

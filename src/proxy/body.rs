@@ -135,6 +135,20 @@ impl Source {
         }
     }
 
+    /// Nobody wants this answer. What is to be let go of when the request is over is handed back.
+    pub(super) fn give_up(self) -> Option<Guard> {
+        match self {
+            Self::Http1 { mut connection, pool, framing, reusable } => {
+                let guard = connection.take_guard();
+                if reusable && framing.is_over() {
+                    pool.put(connection);
+                }
+                guard
+            }
+            Self::Http2(mut stream) => stream.take_guard(),
+        }
+    }
+
     /// The body came to its end in good order.
     fn end(self) {
         if let Self::Http1 { mut connection, pool, reusable, .. } = self {
@@ -177,7 +191,7 @@ impl Relayed {
     fn end(&mut self) {
         self.whole = true;
         self.telling = self.exchange.settle(End::Whole);
-        self.exchange.endpoint = None;
+        self.exchange.leave_endpoint();
         self.source.take().into_iter().for_each(Source::end);
     }
 }
@@ -211,6 +225,7 @@ impl HttpBody for Body {
             None => body.end(),
             Some(Err(_)) => {
                 body.source = None;
+                body.exchange.backend_broke();
                 drop(body.exchange.settle(End::Failed));
             }
             Some(Ok(frame)) => {

@@ -13,8 +13,8 @@ use crate::clock::Micros;
 use crate::incoming::Receiving;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
 use crate::upgrade::Upgrade;
-use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
+use crate::upstream::{Fault, InFlight};
 use crate::worker::{Generation, Worker};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
@@ -40,6 +40,8 @@ pub(super) struct Exchange {
     pub(super) settlement: Option<Box<Settlement>>,
     /// Where it is under way, once somewhere was picked and until its answer has ended.
     pub(super) endpoint: Option<InFlight>,
+    /// How often it was sent.
+    pub(super) attempts: u32,
     /// Which headers there are.
     pub(super) present: Present,
     /// Speaks gRPC, and is to be refused in its terms.
@@ -89,6 +91,7 @@ impl Exchange {
             admission: None,
             settlement: None,
             endpoint: None,
+            attempts: 0,
             grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
             present,
             announced: request.body().size_hint().exact(),
@@ -152,6 +155,25 @@ impl Exchange {
         }
     }
 
+    /// Whether the caller may have heard something of the backend already.
+    pub(super) fn has_told(&self) -> bool {
+        self.interims.get() > 0
+    }
+
+    /// The answer has ended as it should.
+    pub(super) fn leave_endpoint(&mut self) {
+        self.endpoint.take().iter().for_each(InFlight::went_well);
+    }
+
+    /// The answer broke off, and it was not the caller who did it.
+    #[cold]
+    pub(super) fn backend_broke(&mut self) {
+        if let (Some(endpoint), Some(route)) = (self.endpoint.take(), self.route()) {
+            let now = self.worker.gateway.clock.now();
+            self.snapshot().upstreams[route.upstream].failed(&endpoint, Fault::Broke, now);
+        }
+    }
+
     /// The answer is there: what could not be told before it is not told after it.
     pub(super) fn forget_interim(&self) {
         if !self.peer.activity.is_multiplexed() && !self.peer.activity.is_clean() {
@@ -191,12 +213,15 @@ impl Exchange {
             ("user", caller.and_then(|caller| caller.user.as_deref())),
             ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
             ("route", self.route().map(|route| route.name.as_str())),
-            ("upstream", self.endpoint.as_ref().map(InFlight::name)),
+            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
         ];
         for (name, text) in texts {
             if let Some(text) = text {
                 line.text(name, text);
             }
+        }
+        if self.attempts > 1 {
+            line.number("attempts", self.attempts.into());
         }
         line.number("status", status.as_u16().into());
         if let Some(said) = self.judgement.rejected_by.map(|index| self.judgement.said[index]) {

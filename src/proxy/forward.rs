@@ -38,6 +38,24 @@ pub(super) enum Prepared {
     Http2(Box<Outgoing<Request<()>>>),
 }
 
+impl Prepared {
+    /// What has not been sent of its body.
+    pub(super) fn body(&self) -> Option<&Upload> {
+        match self {
+            Self::Http1(request) => request.body.as_deref(),
+            Self::Http2(request) => request.body.as_deref(),
+        }
+    }
+
+    /// Doing it twice is the same as doing it once.
+    pub(super) fn is_idempotent(&self) -> bool {
+        match self {
+            Self::Http1(request) => request.idempotent,
+            Self::Http2(request) => request.idempotent,
+        }
+    }
+}
+
 /// Turns the caller's request into the backend's.
 pub(super) fn prepare(
     exchange: &mut Exchange,
@@ -55,7 +73,7 @@ pub(super) fn prepare(
     // Only WebSocket is known to both versions of HTTP. Another wish is none in the other version:
     // an HTTP/1.1 request can do without, a CONNECT cannot.
     let from_http2 = parts.version == Version::HTTP_2;
-    let passes = |upgrade: &Upgrade| upgrade.is_websocket() || from_http2 == upstream.http2;
+    let passes = |upgrade: &Upgrade| upgrade.is_websocket() || from_http2 == upstream.config.http2;
     if exchange.upgrade.take_if(|upgrade| !passes(upgrade)).is_some() && from_http2 {
         return Err(Refusal::MethodRefused);
     }
@@ -69,16 +87,16 @@ pub(super) fn prepare(
     }
     let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
     let (_, destination) = exchange.found()?;
-    let limit = limit(exchange, &parts.headers, upstream.timeouts.response);
+    let limit = limit(exchange, &parts.headers, upstream.config.timeouts.response);
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
     let upgrade = exchange.upgrade.clone();
-    Ok(if upstream.http2 {
+    Ok(if upstream.config.http2 {
         let mut writer = Writer { sink: Fields(HeaderMap::with_capacity(16)), route, identity };
         fill(&mut writer, exchange, destination, &parts, body.as_deref());
         let mut head = Request::new(());
         *head.headers_mut() = writer.finish().0;
         *head.method_mut() = parts.method;
-        let scheme = if upstream.tls.is_some() { "https" } else { "http" };
+        let scheme = if upstream.config.tls.is_some() { "https" } else { "http" };
         let target = target(route, destination);
         let set = route.set_headers.iter().find(|(name, _)| *name == HOST);
         let authority = set.map_or(&destination.authority, |(_, value)| value);

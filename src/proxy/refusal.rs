@@ -55,6 +55,9 @@ pub enum Refusal {
     /// A limit does not want to go on while the shared store is away.
     #[error("the store is away")]
     StoreAway,
+    /// No endpoint of the upstream can be asked.
+    #[error("no endpoint is in service")]
+    NoEndpoint,
     /// The body is larger than the route takes.
     #[error("body too large")]
     TooLarge,
@@ -100,7 +103,9 @@ impl Refusal {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::Limited { .. } | Self::Banned { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::SystemLimited { .. } | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SystemLimited { .. } | Self::StoreAway | Self::NoEndpoint => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::BadGateway(_) => StatusCode::BAD_GATEWAY,

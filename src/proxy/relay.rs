@@ -1,25 +1,23 @@
-//! Picks an endpoint, sends the request over a pooled or a new connection, and reads the head of
-//! the answer.
+//! Picks an endpoint and gets an answer from it. What fails there may be sent once more, to another
+//! one: if doing it twice is the same as doing it once, if nothing of an answer was passed on, and if
+//! not too many others are sent twice already.
+
+mod way;
 
 use super::body::Source;
 use super::exchange::Exchange;
 use super::forward::Prepared;
 use super::refusal::Refusal;
-use crate::deadline::ticks;
 use crate::upstream::answer::Head;
-use crate::upstream::connect::{ConnectError, connect};
-use crate::upstream::connection::{AskError, Connection, Guard, Outgoing};
-use crate::upstream::http2::{self, Shared};
-use crate::upstream::pool::Pool;
-use crate::upstream::upload::UploadError;
-use crate::upstream::{Endpoint, Upstream};
-use http::{Request, StatusCode};
+use crate::upstream::connect::ConnectError;
+use crate::upstream::connection::{AskError, Guard};
+use crate::upstream::station::{Crew, Station};
+use crate::upstream::upload::{Upload, UploadError};
+use crate::upstream::{Fault, InFlight, Upstream};
+use http::StatusCode;
+use smallvec::SmallVec;
 use std::rc::Rc;
-
-/// How often a request is sent over HTTP/2 before its backend is given up, and how many connections
-/// may turn out to have ended before anything was sent.
-const ATTEMPTS: usize = 2;
-const ENDED: usize = 16;
+use way::{Failure, Way};
 
 /// The head of a backend's answer, and where its body comes from.
 #[derive(Debug)]
@@ -30,161 +28,121 @@ pub(super) struct Answer {
     pub(super) switched: bool,
 }
 
-/// One endpoint of an upstream, and the worker's connections to it.
-struct Way<'a> {
-    upstream: &'a Upstream,
-    endpoint: &'a Endpoint,
-    pool: &'a Rc<Pool>,
-}
-
 /// Gets an answer from the route's upstream.
 pub(super) async fn relay(
     exchange: &mut Exchange,
     route: usize,
-    request: Prepared,
+    mut request: Prepared,
 ) -> Result<Answer, Refusal> {
     let generation = Rc::clone(&exchange.generation);
     let index = generation.snapshot.routes[route].upstream;
-    let upstream = &generation.snapshot.upstreams[index];
-    let picked = upstream.pick();
-    let endpoint = &upstream.endpoints[picked];
-    let way = Way { upstream, endpoint, pool: &generation.pools[index][picked] };
-    exchange.endpoint = Some(endpoint.begin());
+    let (upstream, station) = (&generation.snapshot.upstreams[index], &generation.stations[index]);
+    let crew = station.crew(upstream, &exchange.worker.deadlines);
+    station.budget.request(exchange.worker.deadlines.tick());
     if let Some(settlement) = &mut exchange.settlement {
-        let body = match &request {
-            Prepared::Http1(request) => &request.body,
-            Prepared::Http2(request) => &request.body,
-        };
-        settlement.send(body.as_ref().map(|upload| upload.counter()));
+        settlement.send(request.body().map(Upload::counter));
     }
-    let guard =
+    let mut guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
-    match request {
-        Prepared::Http1(request) => way.send(exchange, request, guard).await,
-        // Fewer have it, and the others need no room for it.
-        Prepared::Http2(request) => Box::pin(way.send_over_http2(exchange, request, guard)).await,
-    }
-}
-
-impl Way<'_> {
-    /// Sends over an idle connection, or a new one. An idle connection that turns out to be closed
-    /// costs nothing but the attempt, as long as the request can be sent again.
-    async fn send(
-        &self,
-        exchange: &Exchange,
-        mut request: Outgoing,
-        mut guard: Option<Guard>,
-    ) -> Result<Answer, Refusal> {
-        let no_body = request.body.is_none();
-        let heard = |head| exchange.interim(head);
-        while let Some(mut connection) = self.pool.take(ticks(self.upstream.timeouts.idle)) {
-            connection.keep_guard(guard);
-            match connection.ask(&mut request, &heard).await {
-                Ok(head) => return Ok(self.answer(connection, head)),
-                // The backend had closed it already.
-                Err(AskError::Gone { sent: false, .. }) => guard = connection.take_guard(),
-                // It may have been closing it at that very moment, or it dies of this request: one
-                // more try tells.
-                Err(AskError::Gone { .. }) if no_body && request.idempotent => {
-                    guard = connection.take_guard();
-                    break;
-                }
-                Err(error) => return Err(refusal(error)),
+    let mut tries = Tries { upstream, station, crew: &crew, tried: SmallVec::new() };
+    let Some(mut picked) = tries.first(exchange) else {
+        upstream.metrics.unavailable.increment();
+        return Err(Refusal::NoEndpoint);
+    };
+    loop {
+        let endpoint = &crew.members.endpoints[picked];
+        exchange.endpoint = Some(endpoint.begin());
+        exchange.attempts += 1;
+        let had_body = request.body().is_some();
+        let way = Way { upstream, endpoint, pool: &crew.pools[picked] };
+        let asked = match &mut request {
+            Prepared::Http1(request) => way.send(exchange, request, &mut guard).await,
+            // Fewer have it, and the others need no room for it.
+            Prepared::Http2(request) => {
+                Box::pin(way.send_over_http2(exchange, request, &mut guard)).await
             }
-        }
-        let deadlines = &exchange.worker.deadlines;
-        // Most requests find an idle connection, and need no room for the making of one.
-        let connecting = Box::pin(connect(self.upstream, self.endpoint, deadlines));
-        let socket = connecting.await.map_err(unreachable)?;
-        let mut connection = Connection::new(socket, deadlines.register());
-        connection.keep_guard(guard);
-        match connection.ask(&mut request, &heard).await {
-            Ok(head) => Ok(self.answer(connection, head)),
-            Err(error) => Err(refusal(error)),
-        }
-    }
-
-    fn answer(&self, connection: Connection, head: Head) -> Answer {
-        let pool = Rc::clone(self.pool);
-        let (framing, reusable) = (head.framing, head.reusable);
-        let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        Answer { head, source: Source::Http1 { connection, pool, framing, reusable }, switched }
-    }
-
-    /// Sends over a connection that others use, too. What a backend says it has not begun is sent
-    /// once more.
-    async fn send_over_http2(
-        &self,
-        exchange: &Exchange,
-        mut request: Box<Outgoing<Request<()>>>,
-        mut guard: Option<Guard>,
-    ) -> Result<Answer, Refusal> {
-        let heard = |head| exchange.interim(head);
-        let deadlines = &exchange.worker.deadlines;
-        let no_body = request.body.is_none();
-        let (mut left, mut ended) = (ATTEMPTS, ENDED);
-        loop {
-            let shared = self.shared(exchange).await?;
-            if request.upgrade.is_some() && !shared.takes_tunnels() {
-                return Err(Refusal::BadGateway("the backend takes no tunnels".to_owned()));
-            }
-            let asked = shared.ask(&mut request, deadlines, &heard, &mut guard).await;
-            match asked {
-                Ok((head, stream)) => {
-                    let switched = request.upgrade.is_some() && head.status.is_success();
-                    let source = Source::Http2(Box::new(stream));
-                    return Ok(Answer { head, source, switched });
-                }
-                Err(AskError::NotBegun(_)) if ended > 1 => ended -= 1,
-                Err(AskError::Http2(error))
-                    if left > 1
-                        && no_body
-                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) =>
-                {
-                    left -= 1;
-                }
-                Err(error) => return Err(refusal(error)),
-            }
-        }
-    }
-
-    /// A connection with room for one more request. One opens it, the others wait for it.
-    async fn shared(&self, exchange: &Exchange) -> Result<Rc<Shared>, Refusal> {
-        if let Some(shared) = self.pool.share() {
-            return Ok(shared);
-        }
-        let deadlines = &exchange.worker.deadlines;
-        let opening = async {
-            let _turn = self.pool.opening.lock().await;
-            if let Some(shared) = self.pool.share() {
-                return Ok(shared);
-            }
-            let socket =
-                connect(self.upstream, self.endpoint, deadlines).await.map_err(unreachable)?;
-            let shared = Shared::new(socket, deadlines).await;
-            let shared = shared.map_err(|error| refusal(error.into()))?;
-            self.pool.add(&shared);
-            Ok(shared)
         };
-        let opened = deadlines.within(self.upstream.timeouts.connect, opening).await;
-        opened.unwrap_or(Err(Refusal::GatewayTimeout))
+        let status = asked.as_ref().ok().map(|answer| answer.head.status);
+        let fault = match &asked {
+            Ok(_) => status.filter(StatusCode::is_server_error).map(|_| Fault::Status),
+            Err(failure) => failure.fault(),
+        };
+        let next = fault.and_then(|fault| {
+            exchange.endpoint.iter().for_each(InFlight::went_wrong);
+            upstream.failed(endpoint, fault, exchange.worker.gateway.clock.now());
+            // What was sent of a body is gone.
+            let whole = request.body().is_some() == had_body;
+            let repeatable = whole && request.is_idempotent() && !exchange.has_told();
+            repeatable.then(|| tries.another(exchange, fault, status)).flatten()
+        });
+        match (asked, next) {
+            (Ok(answer), None) => return Ok(answer),
+            (Err(failure), None) => return Err(refusal(failure)),
+            (Ok(answer), Some(_)) => guard = answer.source.give_up(),
+            (Err(_), Some(_)) => {}
+        }
+        picked = next.unwrap_or(picked);
     }
 }
 
-fn unreachable(error: ConnectError) -> Refusal {
-    match error {
-        ConnectError::TimedOut => Refusal::GatewayTimeout,
-        error => Refusal::BadGateway(error.to_string()),
+/// Who was asked, and who may be asked next.
+struct Tries<'a> {
+    upstream: &'a Upstream,
+    station: &'a Station,
+    crew: &'a Crew,
+    tried: SmallVec<[usize; 2]>,
+}
+
+impl Tries<'_> {
+    fn first(&mut self, exchange: &Exchange) -> Option<usize> {
+        let (now, caller) = (exchange.started, exchange.origin.counted);
+        let picked = self.upstream.pick(&self.crew.members, now, caller, &[])?;
+        self.tried.push(picked);
+        Some(picked)
+    }
+
+    /// Whom to ask after this fault, if it is one to ask somebody else for.
+    #[cold]
+    fn another(
+        &mut self,
+        exchange: &Exchange,
+        fault: Fault,
+        status: Option<StatusCode>,
+    ) -> Option<usize> {
+        let retries = &self.upstream.config.retries;
+        let wanted = match fault {
+            Fault::Unreachable | Fault::Broke => retries.connect_failure,
+            Fault::Late => retries.timeout,
+            Fault::Garbled => false,
+            Fault::Status => status.is_some_and(|s| retries.statuses.contains(&s.as_u16())),
+        };
+        if !wanted || self.tried.len() >= retries.attempts as usize {
+            return None;
+        }
+        let (worker, caller) = (&exchange.worker, exchange.origin.counted);
+        let now = worker.gateway.clock.now();
+        let picked = self.upstream.pick(&self.crew.members, now, caller, &self.tried)?;
+        let metrics = &self.upstream.metrics;
+        if !self.station.budget.retry(worker.deadlines.tick(), retries.budget) {
+            metrics.over_budget.increment();
+            return None;
+        }
+        metrics.retries.increment();
+        self.tried.push(picked);
+        Some(picked)
     }
 }
 
 /// What it means for the caller that there is no answer.
-fn refusal(error: AskError) -> Refusal {
-    match error {
-        AskError::Upload(UploadError::TooLarge) => Refusal::TooLarge,
-        AskError::Upload(UploadError::BrokeOff) => Refusal::Malformed("the body broke off"),
-        AskError::TimedOut { waiting: true } => Refusal::Stalled,
-        AskError::TimedOut { waiting: false } => Refusal::GatewayTimeout,
-        error => Refusal::BadGateway(error.to_string()),
+fn refusal(failure: Failure) -> Refusal {
+    match failure {
+        Failure::Connect(ConnectError::TimedOut)
+        | Failure::Ask(AskError::TimedOut { waiting: false }) => Refusal::GatewayTimeout,
+        Failure::Ask(AskError::TimedOut { waiting: true }) => Refusal::Stalled,
+        Failure::Ask(AskError::Upload(UploadError::TooLarge)) => Refusal::TooLarge,
+        Failure::Ask(AskError::Upload(UploadError::BrokeOff)) => {
+            Refusal::Malformed("the body broke off")
+        }
+        failure => Refusal::BadGateway(failure.to_string()),
     }
 }

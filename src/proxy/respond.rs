@@ -12,6 +12,7 @@ use crate::config::model::{Headers, KeyPlace, UserSource};
 use crate::snapshot::Snapshot;
 use crate::told::Told;
 use crate::upgrade::Upgrade;
+use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
 use http::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -61,8 +62,9 @@ fn switched(
     *response.status_mut() = status;
     drop(exchange.settle(End::Whole));
     exchange.note_answer(status, None);
+    exchange.endpoint.iter().for_each(InFlight::went_well);
     let idle = exchange.route().map(|route| &exchange.snapshot().upstreams[route.upstream]);
-    let idle = idle.map_or(Duration::ZERO, |upstream| upstream.timeouts.tunnel);
+    let idle = idle.map_or(Duration::ZERO, |upstream| upstream.config.timeouts.tunnel);
     let peer = Rc::clone(&exchange.peer);
     *peer.tunnel.borrow_mut() =
         source.into_tunnel().map(|backend| Tunnel { backend, exchange, idle });
@@ -76,7 +78,8 @@ pub(super) fn refused(
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
-    let failed = matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout);
+    let failed =
+        matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout | Refusal::NoEndpoint);
     drop(exchange.settle(if failed { End::NoAnswer } else { End::Refused }));
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
@@ -86,7 +89,7 @@ pub(super) fn refused(
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
         }
-        Refusal::StoreAway => {
+        Refusal::StoreAway | Refusal::NoEndpoint => {
             headers.insert(RETRY_AFTER, retry(0, &exchange));
         }
         Refusal::MethodNotAllowed(allow) => {
@@ -120,8 +123,11 @@ pub(super) fn refused(
 fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
     let status = match refusal {
         Refusal::Limited { .. } | Refusal::Banned { .. } => "8", // RESOURCE_EXHAUSTED
-        Refusal::SystemLimited { .. } | Refusal::StoreAway | Refusal::BadGateway(_) => "14", // UNAVAILABLE
-        Refusal::GatewayTimeout | Refusal::Stalled => "4", // DEADLINE_EXCEEDED
+        Refusal::SystemLimited { .. }
+        | Refusal::StoreAway
+        | Refusal::NoEndpoint
+        | Refusal::BadGateway(_) => "14", // UNAVAILABLE
+        Refusal::GatewayTimeout | Refusal::Stalled => "4",       // DEADLINE_EXCEEDED
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
         Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
         Refusal::Malformed(_) | Refusal::TooManyHeaders | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it

@@ -9,6 +9,7 @@ use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::listener::Listeners;
+use crate::upstream::{health, names};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -165,11 +166,16 @@ impl Control {
                 }
             };
             let _ = started.send(Ok(()));
+            tokio::task::spawn_local(health::follow(Arc::clone(&self.gateway)));
+            tokio::task::spawn_local(names::follow(Arc::clone(&self.gateway)));
             let outcome = self.serve(commands, &workers, &mut signals).await;
             self.finish(workers, &mut signals).await;
             self.saving.finish(&self.gateway);
             outcome
         });
+        // A name that is still being looked up is waited for by nobody.
+        drop(tasks);
+        runtime.shutdown_background();
         gateway.store.close();
         gateway.access_log.close();
         outcome

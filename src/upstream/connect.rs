@@ -31,23 +31,21 @@ pub async fn connect(
     endpoint: &Endpoint,
     deadlines: &Rc<Deadlines>,
 ) -> Result<Socket, ConnectError> {
-    let limit = upstream.timeouts.connect;
+    let limit = upstream.config.timeouts.connect;
     deadlines.within(limit, dial(upstream, endpoint)).await.unwrap_or(Err(ConnectError::TimedOut))
 }
 
-async fn dial(upstream: &Upstream, endpoint: &Endpoint) -> Result<Socket, ConnectError> {
-    let stream = match endpoint.address {
-        Some(address) => TcpStream::connect(address).await?,
-        None => TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?,
-    };
+/// Connects, however long it takes.
+pub(super) async fn dial(upstream: &Upstream, endpoint: &Endpoint) -> Result<Socket, ConnectError> {
+    let stream = TcpStream::connect(&endpoint.addresses[..]).await?;
     stream.set_nodelay(true)?;
-    let (Some(tls), Some(name)) = (&upstream.tls, &endpoint.server_name) else {
+    let (Some(tls), Some(name)) = (&upstream.config.tls, &endpoint.server_name) else {
         return Ok(Socket::Plain(stream));
     };
     let connector = TlsConnector::from(Arc::clone(&tls.config));
     let stream = connector.connect(name.clone(), stream).await.map_err(ConnectError::Tls)?;
     let socket = Socket::Tls(Box::new(stream.into()));
-    if upstream.http2 && !socket.agreed_on_http2() {
+    if upstream.config.http2 && !socket.agreed_on_http2() {
         return Err(ConnectError::NoHttp2);
     }
     Ok(socket)

@@ -280,6 +280,11 @@ impl Stream {
         self.body.left()
     }
 
+    /// Takes back what is to be let go of when it is over.
+    pub fn take_guard(&mut self) -> Option<Guard> {
+        self.guard.take()
+    }
+
     /// Both directions as a socket, and what is to be let go of when it is closed.
     pub fn into_tunnel(self) -> Option<(StreamSocket, StreamGuard)> {
         let Self { body, sending, open, guard, .. } = self;

@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::http2::Shared;
 use crate::deadline::Deadlines;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -14,11 +14,15 @@ const MAX_IDLE: usize = 512;
 /// Idle connections, the longest idle first.
 #[derive(Debug)]
 pub struct Pool {
+    /// Whose connections they are.
+    pub endpoint: u64,
     deadlines: Rc<Deadlines>,
     idle: RefCell<VecDeque<Idle>>,
     shared: RefCell<Vec<Rc<Shared>>>,
     /// Held by whoever opens a connection that others can use as well.
     pub opening: tokio::sync::Mutex<()>,
+    /// The endpoint is gone: nothing is kept any more.
+    closed: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -29,9 +33,17 @@ struct Idle {
 
 impl Pool {
     /// Nothing in it yet.
-    pub fn new(deadlines: Rc<Deadlines>) -> Self {
+    pub fn new(endpoint: u64, deadlines: Rc<Deadlines>) -> Self {
         let (idle, shared) = (RefCell::default(), RefCell::default());
-        Self { deadlines, idle, shared, opening: tokio::sync::Mutex::default() }
+        let opening = tokio::sync::Mutex::default();
+        Self { endpoint, deadlines, idle, shared, opening, closed: Cell::new(false) }
+    }
+
+    /// From now on nothing is kept, and what is idle is closed. Requests under way go on.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.idle.borrow_mut().clear();
+        self.shared.borrow_mut().drain(..).for_each(|shared| shared.retire());
     }
 
     /// The connection that was used last, if any is left that the backend has not closed.
@@ -53,7 +65,7 @@ impl Pool {
     /// Keeps a connection whose exchange is over. One that is not ready for the next request is
     /// closed: the backend answered before it had the whole request, or has hung up.
     pub fn put(&self, mut connection: Connection) {
-        if !connection.is_idle() {
+        if self.closed.get() || !connection.is_idle() {
             return;
         }
         connection.rest();
@@ -76,6 +88,9 @@ impl Pool {
     pub fn add(&self, connection: &Rc<Shared>) {
         let mut shared = self.shared.borrow_mut();
         shared.retain(|connection| !connection.is_useless());
+        if self.closed.get() {
+            return; // it is for one request, and ends with it
+        }
         shared.push(Rc::clone(connection));
     }
 

@@ -43,6 +43,7 @@ struct Shared {
     moments: Mutex<Vec<Instant>>,
     open: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
+    closed: AtomicUsize,
     ended: AtomicBool,
     answer: Box<Answer>,
 }
@@ -68,13 +69,26 @@ impl Backend {
 
     /// Does with the socket what it likes; `false` closes it.
     pub fn with(answer: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a free port"), answer)
+    }
+
+    /// Says `hello` where another one was before.
+    pub fn at(address: SocketAddr) -> Self {
+        let listener = super::eventually("the port", || TcpListener::bind(address).ok());
+        Self::on(listener, |_, stream| stream.write_all(&ok("hello")).is_ok())
+    }
+
+    fn on(
+        listener: TcpListener,
+        answer: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
             seen: Mutex::default(),
             moments: Mutex::default(),
             open: Mutex::default(),
             connections: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             answer: Box::new(answer),
         });
@@ -110,6 +124,11 @@ impl Backend {
     /// How many connections were opened to it.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open now.
+    pub fn open(&self) -> usize {
+        self.connections() - self.shared.closed.load(Ordering::SeqCst)
     }
 
     /// Closes every connection that is open now.
@@ -156,6 +175,7 @@ impl Shared {
             }
         }
         let _ = stream.shutdown(Shutdown::Both);
+        self.closed.fetch_add(1, Ordering::SeqCst);
     }
 }
 

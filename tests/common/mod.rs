@@ -14,8 +14,10 @@ pub use client::{Connection, Reply};
 use parking_lot::Mutex;
 use sluice::clock::Clock;
 use sluice::server::{Error, Options, Server};
+use sluice::upstream::names::Resolver;
+use std::collections::HashMap;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +25,9 @@ use tempfile::TempDir;
 
 /// When the manual clock of the tests begins: 2024-02-08T22:50:00Z.
 pub const START: u64 = 1_707_432_600_000_000;
+
+/// Names and where they are.
+pub type Names = Arc<Mutex<HashMap<String, Vec<IpAddr>>>>;
 
 /// A gateway under test, with a folder and a clock of its own.
 pub struct Gateway {
@@ -81,7 +86,23 @@ impl Gateway {
         Self::try_start(yaml, Clock::manual(START), prepare).expect("the gateway starts")
     }
 
+    /// Starts with names of its own, which can change.
+    pub fn start_with_names(yaml: &str, names: &Names) -> Self {
+        let resolver = Resolver::Table(Arc::clone(names));
+        let (clock, prepare) = (Clock::manual(START), |_: &Path| {});
+        Self::try_start_with(yaml, clock, prepare, resolver).expect("the gateway starts")
+    }
+
     fn try_start(yaml: &str, clock: Clock, prepare: impl FnOnce(&Path)) -> Result<Self, Error> {
+        Self::try_start_with(yaml, clock, prepare, Resolver::System)
+    }
+
+    fn try_start_with(
+        yaml: &str,
+        clock: Clock,
+        prepare: impl FnOnce(&Path),
+        resolver: Resolver,
+    ) -> Result<Self, Error> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         prepare(folder.path());
         let path = folder.path().join("gateway.yaml");
@@ -91,6 +112,7 @@ impl Gateway {
             workers: Some(2),
             clock: clock.clone(),
             access_log: Box::new(log.clone()),
+            resolver,
             ..Options::new(&path)
         })?;
         Ok(Self { server: Some(server), folder, clock, log })
