@@ -102,6 +102,11 @@ impl Deadline {
         self.set_due(since.saturating_add(after).saturating_add(1));
     }
 
+    /// Ticks since the worker began.
+    pub fn tick(&self) -> u64 {
+        self.owner.tick()
+    }
+
     /// Not due at all.
     pub fn clear(&self) {
         self.set_due(NEVER);

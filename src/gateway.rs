@@ -4,7 +4,8 @@
 use crate::bans::Bans;
 use crate::clock::{Clock, Micros, SECOND};
 use crate::config::Config;
-use crate::config::model::SharedStore;
+use crate::config::model::{PerIp, SharedStore};
+use crate::connections::Connections;
 use crate::lines::Lines;
 use crate::metrics::{EndpointReading, Metrics, Readings};
 use crate::saved::{self, Moment};
@@ -42,6 +43,8 @@ pub struct Gateway {
     pub bans: Bans,
     /// One line a request.
     pub access_log: Lines,
+    /// Connections by address.
+    pub connections: Connections,
     /// Where endpoints are that have names.
     pub names: Arc<Names>,
     /// Told when endpoints have come or gone.
@@ -94,6 +97,7 @@ impl Gateway {
             metrics,
             bans,
             access_log,
+            connections: Connections::default(),
             names,
             changed: Notify::new(),
             draining,
@@ -115,6 +119,15 @@ impl Gateway {
     /// none is left for backends, for the operator and for reading files.
     pub fn max_connections(&self) -> u64 {
         self.wanted_connections().min(self.descriptors.saturating_sub(RESERVED) / 2).max(1)
+    }
+
+    /// How many of them one address may have.
+    pub fn max_connections_per_ip(&self) -> u64 {
+        match self.snapshot.load().server.max_connections_per_ip {
+            PerIp::Half => self.max_connections().div_ceil(2),
+            PerIp::Most(most) => most as u64,
+            PerIp::Any => u64::MAX,
+        }
     }
 
     /// Swaps the next generation in.

@@ -191,17 +191,47 @@ impl StoreMetrics {
     }
 }
 
-/// Why a connection or a request was refused before a route could count it.
+/// Which guard of the edge refused a connection or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// `max_connections` was reached.
     TooManyConnections,
-    /// The head of a request took too long.
-    HeaderTimeout,
-    /// What was sent is not HTTP, or too large to be read.
-    BadRequest,
+    /// `max_connections_per_ip` was reached.
+    TooManyConnectionsPerIp,
     /// No PROXY header, or no TLS, within its time-out.
     Handshake,
+    /// The head of a request took too long.
+    HeaderTimeout,
+    /// What was sent is not HTTP, can be understood in two ways, or is too large to be read.
+    BadRequest,
+    /// The target is too long.
+    UriTooLong,
+    /// The head has too many fields.
+    TooManyHeaders,
+    /// The body is too large.
+    BodyTooLarge,
+    /// The body took too long.
+    BodyTimeout,
+    /// The caller did not take what was sent.
+    NotTaken,
+    /// An HTTP/2 connection was busy with frames that ask for nothing.
+    Flood,
+}
+
+impl Refused {
+    const NAMES: [&str; 11] = [
+        "too_many_connections",
+        "too_many_connections_per_ip",
+        "handshake",
+        "header_timeout",
+        "bad_request",
+        "uri_too_long",
+        "too_many_headers",
+        "body_too_large",
+        "body_timeout",
+        "not_taken",
+        "flood",
+    ];
 }
 
 /// Everything that is counted.
@@ -214,7 +244,7 @@ pub struct Metrics {
     pub workers: Box<[WorkerMetrics]>,
     /// Requests that matched no route.
     pub unrouted: Arc<RouteMetrics>,
-    refused: [Counter; 4],
+    refused: [Counter; Refused::NAMES.len()],
     /// Reloads that took effect.
     pub reloads_ok: Counter,
     /// Reloads that were refused.
@@ -260,7 +290,7 @@ impl Metrics {
         Arc::clone(self.upstreams.lock().entry(name.to_owned()).or_default())
     }
 
-    /// Something was refused before a route could count it.
+    /// A guard of the edge refused something.
     pub fn refuse(&self, why: Refused) {
         self.refused[why as usize].increment();
     }
@@ -373,13 +403,9 @@ impl Metrics {
         page.family(
             "sluice_refused",
             "counter",
-            "Connections and requests refused before routing.",
+            "Connections and requests that the guards of the edge refused, by reason.",
         );
-        for (reason, count) in
-            ["too_many_connections", "header_timeout", "bad_request", "handshake"]
-                .iter()
-                .zip(&self.refused)
-        {
+        for (reason, count) in Refused::NAMES.iter().zip(&self.refused) {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
         }
         self.render_upstreams(&mut page, &readings.endpoints);

@@ -30,7 +30,7 @@ use accept::Peer;
 use body::Body;
 use destination::Destination;
 use exchange::Exchange;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use refusal::Refusal;
 use relay::Answer;
 use std::convert::Infallible;
@@ -85,11 +85,20 @@ async fn pass(
     relay::relay(exchange, route, request).await
 }
 
+/// Bytes of a target, about as it was written.
+fn target_length(uri: &Uri) -> usize {
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    authority + uri.path_and_query().map_or(0, |target| target.as_str().len())
+}
+
 /// Where the request wants to go, and who asks.
 fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Refusal> {
     // In HTTP/1.1 hyper counts them; h2 counts only their bytes.
     if request.headers().len() > exchange.snapshot().server.max_headers {
         return Err(Refusal::TooManyHeaders);
+    }
+    if target_length(request.uri()) > exchange.snapshot().server.max_uri_bytes {
+        return Err(Refusal::UriTooLong);
     }
     exchange.find_route(Destination::of(request, exchange.present)?, request.method());
     exchange.caller = Some(identify::caller(exchange, request)?);

@@ -7,6 +7,16 @@ fn guarded(backend: &Backend, server: &str) -> Gateway {
     Gateway::start(&format!("server: {{ {server} }}\n{}", open(backend)))
 }
 
+fn refused(gateway: &Gateway, reason: &str) -> u64 {
+    let page = gateway
+        .server()
+        .gateway()
+        .metrics
+        .render(sluice::metrics::Format::Classic, &sluice::metrics::Readings::default());
+    let line = format!("sluice_refused_total{{reason=\"{reason}\"}} ");
+    page.lines().find_map(|text| text.strip_prefix(&line)?.parse().ok()).expect("a counter")
+}
+
 #[test]
 fn a_head_that_does_not_come_is_408() {
     let backend = Backend::start();
@@ -93,15 +103,91 @@ fn a_body_too_large_is_413_before_and_during_the_body() {
 #[test]
 fn a_caller_who_stops_sending_is_408() {
     let backend = Backend::start();
-    let yaml = format!(
-        "upstreams: {{ app: {{ endpoints: ['http://{}'], timeouts: {{ response: 200ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n",
-        backend.address()
-    );
-    let gateway = Gateway::start(&yaml);
+    let gateway = guarded(&backend, "body_timeout: 200ms");
     let mut connection = gateway.connect();
     connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nabc");
     assert_eq!(connection.read_reply("POST").status, 408);
     assert!(connection.is_closed());
+    assert_eq!(refused(&gateway, "body_timeout"), 1);
+}
+
+#[test]
+fn a_body_that_trickles_in_is_408() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "body_timeout: 400ms");
+    for head in ["content-length: 100000", "transfer-encoding: chunked"] {
+        let mut connection = gateway.connect();
+        connection.write(format!("POST / HTTP/1.1\r\nhost: a\r\n{head}\r\n\r\n").as_bytes());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(1500) {
+            connection.write(if head.starts_with('c') { b"x" } else { b"1\r\nx\r\n" });
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(connection.try_reply("POST").map(|reply| reply.status), Some(408), "{head}");
+    }
+    // Whoever sends enough may take as long as it takes.
+    let mut connection = gateway.connect();
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10240\r\n\r\n");
+    for _ in 0..10 {
+        connection.write(&[b'x'; 1024]);
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    assert_eq!(connection.read_reply("POST").status, 200);
+}
+
+#[test]
+fn a_target_too_long_is_414() {
+    let backend = Backend::start();
+    let gateway = guarded(&backend, "max_uri_bytes: 1KiB");
+    let mut connection = gateway.connect();
+    assert_eq!(connection.get(&format!("/{}", "x".repeat(1023))).status, 200);
+    assert_eq!(connection.get(&format!("/{}", "x".repeat(1024))).status, 414);
+    assert_eq!(connection.get(&format!("/?{}", "x".repeat(60_000))).status, 414);
+    assert_eq!(connection.get("/").status, 200, "the connection goes on");
+    assert_eq!((backend.count(), refused(&gateway, "uri_too_long")), (2, 2));
+    let mut client = crate::common::http2::Client::open(gateway.address());
+    assert_eq!(client.get(&format!("/{}", "x".repeat(1024))).status, 414);
+}
+
+#[test]
+fn no_address_takes_all_connections() {
+    let backend = Backend::start();
+    // Half of them unless it is said.
+    for (server, most) in [("max_connections: 6", 3), ("max_connections_per_ip: 2", 2)] {
+        let gateway = guarded(&backend, server);
+        let mut kept: Vec<_> = (0..most).map(|_| gateway.connect()).collect();
+        for connection in &mut kept {
+            assert_eq!(connection.get("/").status, 200, "{server}");
+        }
+        assert!(gateway.connect().is_closed(), "{server}");
+        assert_eq!(refused(&gateway, "too_many_connections_per_ip"), 1);
+        // Another address is another matter.
+        let other = std::net::SocketAddr::from(([127, 0, 0, 9], 0));
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&other.into()).unwrap();
+        socket.connect(&gateway.address().into()).unwrap();
+        let mut connection = crate::common::Connection::over(std::net::TcpStream::from(socket));
+        assert_eq!(connection.get("/").status, 200);
+        kept.pop();
+        crate::common::eventually("room", || {
+            let mut connection = gateway.connect();
+            connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            connection.try_reply("GET")
+        });
+    }
+}
+
+#[test]
+fn trusted_proxies_may_have_as_many_connections_as_there_are() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "identity: {{ trusted_proxies: [127.0.0.1] }}\nserver: {{ max_connections_per_ip: 1 }}\n{}",
+        open(&backend)
+    );
+    let gateway = Gateway::start(&yaml);
+    let mut kept: Vec<_> = (0..5).map(|_| gateway.connect()).collect();
+    assert!(kept.iter_mut().all(|connection| connection.get("/").status == 200));
 }
 
 #[test]
@@ -124,7 +210,7 @@ fn a_slow_upload_is_no_slow_backend() {
 #[test]
 fn connections_are_capped() {
     let backend = Backend::start();
-    let gateway = guarded(&backend, "max_connections: 3");
+    let gateway = guarded(&backend, "max_connections: 3, max_connections_per_ip: none");
     let mut kept: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
     for connection in &mut kept {
         assert_eq!(connection.get("/").status, 200);

@@ -1,7 +1,7 @@
 //! Sections about the edge of the gateway: admin, server guards, headers, logging.
 
 use super::grammar;
-use super::model::{AccessLog, Admin, Headers, Server};
+use super::model::{AccessLog, Admin, Headers, PerIp, Server};
 use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
@@ -82,11 +82,14 @@ impl Default for Server {
         Self {
             handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),
             max_headers: 100,
             max_header_bytes: 64 << 10,
+            max_uri_bytes: 8 << 10,
             max_body_bytes: Some(10 << 20),
             max_connections: 20_000,
+            max_connections_per_ip: PerIp::Half,
             shutdown_grace: Duration::from_secs(30),
         }
     }
@@ -110,12 +113,18 @@ impl Read for Server {
             }
             Some(count)
         });
-        let max_connections = fields.get("max_connections").and_then(|node| {
-            let count = usize::read(node, cx)?;
-            if count == 0 {
-                cx.error(node, "at least one connection");
+        let max_uri_bytes = fields.get("max_uri_bytes").and_then(|node| {
+            let bytes = size(node, cx)?;
+            if !(256..=64 << 10).contains(&bytes) {
+                cx.error(node, "a request's target may be 256B to 64KiB long");
             }
-            Some(count)
+            usize::try_from(bytes).ok()
+        });
+        let max_connections = fields.get("max_connections");
+        let max_connections = max_connections.and_then(|node| some_connections(node, cx));
+        let per_ip = fields.get("max_connections_per_ip").and_then(|node| match &node.kind {
+            Kind::Scalar(scalar) if scalar.text == "none" => Some(PerIp::Any),
+            _ => some_connections(node, cx).map(PerIp::Most),
         });
         let server = Self {
             handshake_timeout: positive(
@@ -125,16 +134,27 @@ impl Read for Server {
                 default.handshake_timeout,
             ),
             header_timeout: positive(&mut fields, "header_timeout", cx, default.header_timeout),
+            body_timeout: positive(&mut fields, "body_timeout", cx, default.body_timeout),
             idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
             max_headers: max_headers.unwrap_or(default.max_headers),
             max_header_bytes: max_header_bytes.unwrap_or(default.max_header_bytes),
+            max_uri_bytes: max_uri_bytes.unwrap_or(default.max_uri_bytes),
             max_body_bytes: max_body(&mut fields, cx, default.max_body_bytes),
             max_connections: max_connections.unwrap_or(default.max_connections),
+            max_connections_per_ip: per_ip.unwrap_or(default.max_connections_per_ip),
             shutdown_grace: fields.optional("shutdown_grace", cx).unwrap_or(default.shutdown_grace),
         };
         fields.finish(cx);
         Some(server)
     }
+}
+
+fn some_connections(node: &Node, cx: &mut Context<'_>) -> Option<usize> {
+    let count = usize::read(node, cx)?;
+    if count == 0 {
+        cx.error(node, "at least one connection");
+    }
+    Some(count)
 }
 
 /// A duration that must not be zero.

@@ -608,6 +608,8 @@ pub struct Server {
     pub handshake_timeout: Duration,
     /// From a request's first byte until its last header.
     pub header_timeout: Duration,
+    /// How long the next piece of a request's body may take.
+    pub body_timeout: Duration,
     /// How long a connection may lie idle between requests, or a caller may leave what we send
     /// untaken.
     pub idle_timeout: Duration,
@@ -615,12 +617,28 @@ pub struct Server {
     pub max_headers: usize,
     /// Bytes of a request's head.
     pub max_header_bytes: usize,
+    /// Bytes of a request's target.
+    pub max_uri_bytes: usize,
     /// Bytes of a request's body.
     pub max_body_bytes: Option<u64>,
     /// Connections in all.
     pub max_connections: usize,
+    /// Connections of one address.
+    pub max_connections_per_ip: PerIp,
     /// How long requests in flight may take after a signal to stop.
     pub shutdown_grace: Duration,
+}
+
+/// How many connections one address may have, unless it is a trusted proxy's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PerIp {
+    /// Half of all.
+    #[default]
+    Half,
+    /// So many.
+    Most(usize),
+    /// As many as there are.
+    Any,
 }
 
 /// The access log.

@@ -9,6 +9,7 @@
 //! ([`Activity`]) and the worker's coarse deadlines do the rest.
 
 use super::activity::Activity;
+use super::address::{cut, is_in};
 use super::tunnel::Tunnel;
 use super::watched::Watched;
 use super::{http1, http2};
@@ -86,13 +87,16 @@ pub async fn serve(
     greeting: Arc<Greeting>,
 ) {
     let _ = stream.set_nodelay(true);
-    let (socket, address) = if greeting.is_plain() {
-        (Socket::Plain(stream), address)
+    let (socket, address, _counted) = if greeting.is_plain() {
+        match Counted::new(&worker, address) {
+            Some(counted) => (Socket::Plain(stream), address, counted),
+            None => return worker.gateway.metrics.refuse(Refused::TooManyConnectionsPerIp),
+        }
     } else {
         // On the heap: a connection that was greeted shall not hold the room for it.
         match Box::pin(greet(&worker, stream, address, &greeting)).await {
-            Some(greeted) => greeted,
-            None => return worker.gateway.metrics.refuse(Refused::Handshake),
+            Ok(greeted) => greeted,
+            Err(refused) => return worker.gateway.metrics.refuse(refused),
         }
     };
     drop(greeting);
@@ -108,33 +112,63 @@ pub async fn serve(
     }
 }
 
+/// A connection counts for its address until it ends. Those of trusted proxies carry many callers,
+/// and do not.
+struct Counted(Option<(Rc<Worker>, IpAddr)>);
+
+impl Counted {
+    /// `None` if the address has too many.
+    fn new(worker: &Rc<Worker>, address: SocketAddr) -> Option<Self> {
+        let generation = worker.generation();
+        let (identity, ip) = (&generation.snapshot.identity, address.ip().to_canonical());
+        if is_in(&identity.trusted_proxies, ip) {
+            return Some(Self(None));
+        }
+        let (gateway, ip) = (&worker.gateway, cut(ip, identity.ipv6_prefix));
+        let enters = gateway.connections.enter(ip, gateway.max_connections_per_ip());
+        enters.then(|| Self(Some((Rc::clone(worker), ip))))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some((worker, ip)) = &self.0 {
+            worker.gateway.connections.leave(*ip);
+        }
+    }
+}
+
 /// What comes before HTTP, within its time-out. Says who is there in the end.
 async fn greet(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     stream: TcpStream,
     address: SocketAddr,
     greeting: &Greeting,
-) -> Option<(Socket, SocketAddr)> {
+) -> Result<(Socket, SocketAddr, Counted), Refused> {
+    const FAILED: Refused = Refused::Handshake;
     let greeted = worker.deadlines.within(worker.server().handshake_timeout, async {
         let mut stream = stream;
         let mut source = None;
         if greeting.proxy_protocol {
-            source = read_source(&mut stream).await.ok()?;
+            source = read_source(&mut stream).await.map_err(|_| FAILED)?;
         }
+        // Before the handshake, which is what costs most.
+        let address = source.unwrap_or(address);
+        let counted = Counted::new(worker, address).ok_or(Refused::TooManyConnectionsPerIp)?;
         let socket = match &greeting.tls {
             None => Socket::Plain(stream),
             Some(_) if speaks_in_the_clear(&stream).await => {
                 answer_in_the_clear(worker, stream).await;
-                return None;
+                return Err(FAILED);
             }
             Some(tls) => {
                 let accept = TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream);
-                Socket::Tls(Box::new(accept.await.ok()?.into()))
+                Socket::Tls(Box::new(accept.await.map_err(|_| FAILED)?.into()))
             }
         };
-        Some((socket, source.unwrap_or(address)))
+        Ok((socket, address, counted))
     });
-    greeted.await.ok()?
+    greeted.await.unwrap_or(Err(FAILED))
 }
 
 /// Whom a balancer connects, if it does not speak for itself. Nothing is read beyond its header.

@@ -25,6 +25,8 @@ pub struct Activity {
     clean: Cell<bool>,
     /// Since when the rest of a frame that holds a head is waited for, in HTTP/2.
     half_a_head: Cell<Option<u64>>,
+    /// Too many frames that ask for nothing have come over HTTP/2.
+    flooded: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ impl Activity {
             multiplexed: Cell::new(false),
             clean: Cell::new(true),
             half_a_head: Cell::new(None),
+            flooded: Cell::new(false),
         }
     }
 
@@ -94,6 +97,26 @@ impl Activity {
             Some(_) if !half => self.half_a_head.set(None),
             _ => {}
         }
+    }
+
+    /// Too many frames that ask for nothing have come.
+    pub(super) fn flood(&self) {
+        self.flooded.set(true);
+    }
+
+    /// Whether too many frames that ask for nothing have come.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.flooded.get()
+    }
+
+    /// Whether the caller does not take what is written.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.get().is_some()
+    }
+
+    /// The time, in ticks of the worker.
+    pub(super) fn tick(&self) -> u64 {
+        self.deadlines.tick()
     }
 
     /// Since when nothing has been under way, nothing waits to be taken, and nothing is half here.

@@ -99,7 +99,7 @@ fn address(text: &str) -> Option<IpAddr> {
     ip.ok().map(|ip| ip.to_canonical())
 }
 
-fn cut(ip: IpAddr, prefix: u8) -> IpAddr {
+pub(super) fn cut(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
         IpAddr::V6(ip) => {

@@ -11,6 +11,7 @@ use super::refusal::Refusal;
 use crate::config::model::KeyPlace;
 use crate::hop;
 use crate::incoming::{Incoming, Receiving};
+use crate::patience::Times;
 use crate::snapshot::{Route, Snapshot};
 use crate::upgrade::Upgrade;
 use crate::upstream::answer::{Framing, Head};
@@ -87,7 +88,10 @@ pub(super) fn prepare(
     }
     let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
     let (_, destination) = exchange.found()?;
-    let limit = limit(exchange, &parts.headers, upstream.config.timeouts.response);
+    let times = Times {
+        limit: limit(exchange, &parts.headers, upstream.config.timeouts.response),
+        body: generation.snapshot.server.body_timeout,
+    };
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
     let upgrade = exchange.upgrade.clone();
     Ok(if upstream.config.http2 {
@@ -111,7 +115,7 @@ pub(super) fn prepare(
             let protocol = upgrade.protocol.to_str().unwrap_or_default().to_ascii_lowercase();
             head.extensions_mut().insert(Protocol::from(protocol.as_str()));
         }
-        Prepared::Http2(Box::new(Outgoing { head, body, is_head, idempotent, upgrade, limit }))
+        Prepared::Http2(Box::new(Outgoing { head, body, is_head, idempotent, upgrade, times }))
     } else {
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(parts.method.as_str().as_bytes());
@@ -123,7 +127,7 @@ pub(super) fn prepare(
         fill(&mut writer, exchange, destination, &parts, body.as_deref());
         let Wire(mut head) = writer.finish();
         head.extend_from_slice(b"\r\n");
-        Prepared::Http1(Outgoing { head, body, is_head, idempotent, upgrade, limit })
+        Prepared::Http1(Outgoing { head, body, is_head, idempotent, upgrade, times })
     })
 }
 

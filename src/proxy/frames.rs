@@ -1,5 +1,10 @@
-//! A second look at the frames of a caller's HTTP/2 connection, for the one thing that h2 lets pass:
-//! trailers with pseudo-header fields. h2 drops those fields; RFC 9113 (section 8.1) wants such a
+//! A second look at the frames of a caller's HTTP/2 connection, for the two things that h2 lets pass.
+//!
+//! Frames that ask for nothing cost their sender next to nothing: pings, settings, priorities,
+//! resets, empty pieces. A connection may send some of them at once and some every second; one that
+//! sends more is no longer read, and ended by whoever serves it.
+//!
+//! Trailers with pseudo-header fields: h2 drops those fields; RFC 9113 (section 8.1) wants such a
 //! request refused. Here its connection is: the frame is put on stream 0, where h2 refuses it.
 //!
 //! Only the heads of frames are read, and the first bytes of trailers, since pseudo-header fields
@@ -16,11 +21,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
+
+/// So many frames that ask for nothing may come at once, and so many with every tick of the worker:
+/// 200 in a second.
+const IDLE_FRAMES: u32 = 1000;
+const PER_TICK: u64 = 10;
 
 /// A socket whose frames are looked at as they are read. When h2 lets go of it, it is left where
 /// whoever began it finds it.
@@ -62,6 +75,10 @@ struct Walk {
     trailers: Option<Trailers>,
     /// A head has begun, in this frame or one before it, and its last frame has not come.
     unfinished: bool,
+    /// Frames that ask for nothing, less those that time has forgiven.
+    idle: u32,
+    /// When that was.
+    tick: u64,
 }
 
 /// Trailers whose first field has not been seen to its end.
@@ -100,7 +117,19 @@ impl Walk {
             newest: 0,
             trailers: None,
             unfinished: false,
+            idle: 0,
+            tick: 0,
         }
+    }
+
+    /// Whether too many frames have come that ask for nothing.
+    fn is_flooded(&mut self, tick: u64) -> bool {
+        if self.idle > 0 {
+            let forgiven = (tick - self.tick.min(tick)).saturating_mul(PER_TICK);
+            self.idle = self.idle.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
+        }
+        self.tick = tick;
+        self.idle > IDLE_FRAMES
     }
 
     /// Whether a head, or the head of a frame, has come in part.
@@ -142,6 +171,13 @@ impl Walk {
         self.filled = 0;
         self.skip = u32::from_be_bytes([0, l0, l1, l2]) as usize;
         self.trailers = None;
+        let asks = match kind {
+            HEADERS | WINDOW_UPDATE => true,
+            CONTINUATION => self.skip > 0 || flags & END_HEADERS != 0,
+            DATA => self.skip > 0 || flags & END_STREAM != 0,
+            _ => false,
+        };
+        self.idle += u32::from(!asks);
         if matches!(kind, HEADERS | CONTINUATION) {
             self.unfinished = flags & END_HEADERS == 0;
         }
@@ -194,6 +230,10 @@ impl AsyncRead for Frames {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
+        if self.socket()?.activity().is_flooded() {
+            // Whoever serves it is on the way here.
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(self.socket()?.poll_read(cx, buffer))?;
         match self.walk.over(&buffer.filled()[before..]) {
@@ -206,7 +246,14 @@ impl AsyncRead for Frames {
             Err(Found(None)) => return Poll::Ready(Err(Error::from(ErrorKind::InvalidData))),
         }
         let half = self.walk.is_within_a_head();
-        self.socket()?.activity().half_a_head(half);
+        let tick = self.socket()?.activity().tick();
+        let flooded = self.walk.is_flooded(tick);
+        let mut socket = self.socket()?;
+        let activity = socket.as_mut().get_mut().activity();
+        activity.half_a_head(half);
+        if flooded {
+            activity.flood();
+        }
         Poll::Ready(Ok(()))
     }
 }

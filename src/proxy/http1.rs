@@ -65,6 +65,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             worker.gateway.metrics.refuse(Refused::HeaderTimeout);
             time_out(&worker, socket).await;
         }
+        None if peer.activity.is_stuck() => worker.gateway.metrics.refuse(Refused::NotTaken),
         Some(Ok(())) => {
             let tunnel = peer.tunnel.take();
             match tunnel {

@@ -39,6 +39,13 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS;
 /// What a stream may hold of an answer that waits to be written.
 const MAX_SEND_BUFFER: usize = 64 << 10;
 
+/// Requests that were reset before anybody saw them, requests that broke the rules, and requests that
+/// were reset and are remembered for what may still come of them. Beyond the first two a connection
+/// is ended.
+const MAX_UNSEEN_RESETS: usize = 20;
+const MAX_FAULTS: usize = 256;
+const MAX_REMEMBERED: usize = 50;
+
 /// How long a caller who was told that the connection ends may take to let go of it.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -52,6 +59,9 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(u32::try_from(server.max_header_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(MAX_SEND_BUFFER)
+        .max_pending_accept_reset_streams(MAX_UNSEEN_RESETS)
+        .max_local_error_reset_streams(Some(MAX_FAULTS))
+        .max_concurrent_reset_streams(MAX_REMEMBERED)
         .enable_connect_protocol()
         .handshake::<_, Bytes>(Frames::new(socket, &left));
     let mut connection = match worker.deadlines.within(server.header_timeout, handshake).await {
@@ -62,7 +72,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     peer.activity.multiplex();
 
     let deadline = worker.deadlines.register();
-    let mut ending = None;
+    let (mut ending, mut flooded) = (None, false);
     let in_order = poll_fn(|cx| {
         if worker.is_draining() && ending.is_none() {
             ending = Some(worker.deadlines.tick());
@@ -82,6 +92,12 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
                 }
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Pending => {}
+            }
+            if peer.activity.is_flooded() && !std::mem::replace(&mut flooded, true) {
+                ending.get_or_insert(worker.deadlines.tick());
+                worker.gateway.metrics.refuse(Refused::Flood);
+                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                continue;
             }
             match (ending, peer.activity.quiet_since()) {
                 (Some(ending), Some(since)) => deadline.set_from(since.max(ending), ticks(GOODBYE)),

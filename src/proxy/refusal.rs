@@ -1,6 +1,7 @@
 //! Every way in which a request can fail to be answered by a backend.
 
 use crate::clock::Micros;
+use crate::metrics::Refused;
 use crate::token::TokenError;
 use http::{HeaderValue, StatusCode};
 
@@ -14,6 +15,9 @@ pub enum Refusal {
     /// Its head has more fields than are taken.
     #[error("too many header fields")]
     TooManyHeaders,
+    /// Its target is longer than is taken.
+    #[error("the target is too long")]
+    UriTooLong,
     /// CONNECT and TRACE are not for gateways.
     #[error("the method is not for gateways")]
     MethodRefused,
@@ -99,6 +103,7 @@ impl Refusal {
         match self {
             Self::Malformed(_) => StatusCode::BAD_REQUEST,
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::UriTooLong => StatusCode::URI_TOO_LONG,
             Self::MethodRefused | Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
@@ -116,6 +121,18 @@ impl Refusal {
     /// Whether the connection cannot be trusted to be in step any more.
     pub fn closes(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::MethodRefused | Self::TooLarge | Self::Stalled)
+    }
+
+    /// Which guard of the edge it was, if it was one.
+    pub fn guard(&self) -> Option<Refused> {
+        match self {
+            Self::Malformed(_) | Self::MethodRefused => Some(Refused::BadRequest),
+            Self::UriTooLong => Some(Refused::UriTooLong),
+            Self::TooManyHeaders => Some(Refused::TooManyHeaders),
+            Self::TooLarge => Some(Refused::BodyTooLarge),
+            Self::Stalled => Some(Refused::BodyTimeout),
+            _ => None,
+        }
     }
 
     /// Whether a limit said no, for the access log's sampling.

@@ -112,6 +112,9 @@ pub(super) fn refused(
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));
+    if let Some(guard) = refusal.guard() {
+        exchange.worker.gateway.metrics.refuse(guard);
+    }
     if exchange.grpc {
         in_grpc(&mut response, refusal);
     }
@@ -130,7 +133,10 @@ fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
         Refusal::GatewayTimeout | Refusal::Stalled => "4",       // DEADLINE_EXCEEDED
         Refusal::Missing(_) | Refusal::UnknownKey | Refusal::BadToken(_) => "16", // UNAUTHENTICATED
         Refusal::NoRoute | Refusal::MethodNotAllowed(_) | Refusal::MethodRefused => "12", // UNIMPLEMENTED
-        Refusal::Malformed(_) | Refusal::TooManyHeaders | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
+        Refusal::Malformed(_)
+        | Refusal::TooManyHeaders
+        | Refusal::UriTooLong
+        | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
     };
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();

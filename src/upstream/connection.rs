@@ -15,6 +15,7 @@ use super::answer::{self, AnswerError, Framing, Head};
 use super::chunked::{Garbled, Step};
 use super::upload::{Upload, UploadError};
 use crate::deadline::Deadline;
+use crate::patience::{Patience, Times};
 use crate::socket::Socket;
 use crate::upgrade::Upgrade;
 use bytes::{Bytes, BytesMut};
@@ -27,7 +28,6 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -54,8 +54,8 @@ pub struct Outgoing<H = Vec<u8>> {
     pub idempotent: bool,
     /// What the caller wants to switch to.
     pub upgrade: Option<Box<Upgrade>>,
-    /// How long the backend has for the head of its answer.
-    pub limit: Duration,
+    /// How long the backend has for the head of its answer, and the caller for its body.
+    pub times: Times,
 }
 
 /// An open connection. Whoever drops it closes it.
@@ -95,6 +95,8 @@ struct Asked {
     sent: usize,
     /// Something of an answer has come.
     heard: bool,
+    /// Something of the body has been sent since that was looked at.
+    moved: bool,
 }
 
 /// Why there is no answer.
@@ -196,14 +198,14 @@ impl Connection {
         request: &mut Outgoing,
         heard: &dyn Fn(Head),
     ) -> Result<Head, AskError> {
-        self.deadline.set(request.limit);
+        let mut patience = Patience::new(&self.deadline, request.times);
         let mut asked = Asked::default();
         let answer = poll_fn(|cx| {
             let answer = self.poll_ask(cx, request, &mut asked, heard);
-            if answer.is_pending() && self.deadline.poll_elapsed(cx).is_ready() {
-                let wire = self.wire.borrow();
-                let waiting = wire.upload.as_ref().is_some_and(|upload| upload.is_waiting());
-                return Poll::Ready(Err(AskError::TimedOut { waiting }));
+            if answer.is_pending() {
+                let (moved, wire) = (std::mem::take(&mut asked.moved), self.wire.borrow());
+                let late = patience.poll(&self.deadline, wire.upload.as_deref(), moved, cx);
+                return late.map(|waiting| Err(AskError::TimedOut { waiting }));
             }
             answer
         })
@@ -216,6 +218,7 @@ impl Connection {
         answer
     }
 
+    /// Sends on what can be sent, and reads the head of an answer if it is there.
     fn poll_ask(
         &mut self,
         cx: &mut Context<'_>,
@@ -238,9 +241,7 @@ impl Connection {
             }
         }
         if wire.upload.is_some() {
-            if wire.poll_upload(cx)? {
-                self.deadline.set(request.limit);
-            }
+            asked.moved |= wire.poll_upload(cx)?;
         } else if let Poll::Ready(Err(cause)) = Pin::new(&mut wire.stream).poll_flush(cx) {
             return Poll::Ready(Err(AskError::Gone { sent: true, cause }));
         }

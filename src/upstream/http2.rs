@@ -13,6 +13,7 @@ use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
 use super::upload::{Upload, UploadError};
 use crate::deadline::Deadlines;
 use crate::incoming::Received;
+use crate::patience::Patience;
 use crate::socket::Socket;
 use crate::socket::http2::StreamSocket;
 use bytes::Bytes;
@@ -139,16 +140,13 @@ impl Shared {
         })?;
         let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
         let deadline = deadlines.register();
-        deadline.set(request.limit);
+        let mut patience = Patience::new(&deadline, request.times);
         let answer = poll_fn(|cx| {
-            if sending.borrow_mut().poll_upload(cx)? {
-                deadline.set(request.limit);
-            }
+            let moved = sending.borrow_mut().poll_upload(cx)?;
             let answer = poll_answer(&mut response, heard, cx);
-            if answer.is_pending() && deadline.poll_elapsed(cx).is_ready() {
-                let upload = &sending.borrow().upload;
-                let waiting = upload.as_ref().is_some_and(|upload| upload.is_waiting());
-                return Poll::Ready(Err(AskError::TimedOut { waiting }));
+            if answer.is_pending() {
+                let late = patience.poll(&deadline, sending.borrow().upload.as_deref(), moved, cx);
+                return late.map(|waiting| Err(AskError::TimedOut { waiting }));
             }
             answer
         });
