@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build release test clients shuttle load bench bench-peers guard micro demo pictures
+.PHONY: help build release test clients torture shuttle load bench bench-peers guard micro demo pictures
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ test: ## Formatting, lints, documentation and all tests
 clients: ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl.sh see it; ARGS=grpc for a part
 	cargo build
 	scripts/clients/run.sh target/debug/sluice $(ARGS)
+
+torture: ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
+	cargo build
+	scripts/torture/run.sh target/debug/sluice $(ARGS)
 
 shuttle: ## The memory store's locks under orders of events that chance would not find
 	RUSTFLAGS="--cfg shuttle" cargo test --target-dir target/shuttle --lib shuttled

@@ -43,6 +43,7 @@ pub mod connections;
 pub mod deadline;
 pub mod digest;
 pub mod gateway;
+pub mod handover;
 pub mod hop;
 pub mod incoming;
 pub mod json_path;

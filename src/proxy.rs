@@ -6,6 +6,7 @@ pub mod accept;
 pub mod activity;
 pub mod address;
 pub mod body;
+mod chunks;
 pub mod destination;
 mod early_denial;
 mod exchange;
@@ -99,6 +100,9 @@ fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Re
     }
     if target_length(request.uri()) > exchange.snapshot().server.max_uri_bytes {
         return Err(Refusal::UriTooLong);
+    }
+    if exchange.peer.inbound.get().is_garbled() {
+        return Err(Refusal::Malformed("the chunks can be read in two ways"));
     }
     exchange.find_route(Destination::of(request, exchange.present)?, request.method());
     exchange.caller = Some(identify::caller(exchange, request)?);

@@ -8,6 +8,7 @@ mod saving;
 use crate::clock::Clock;
 use crate::config::{self, LoadError, Loaded};
 use crate::gateway::Gateway;
+use crate::handover::Inherited;
 use crate::listener::Listeners;
 use crate::tls::TlsError;
 use crate::upstream::names::Resolver;
@@ -31,10 +32,12 @@ pub struct Options {
     pub clock: Clock,
     /// Where the access log goes.
     pub access_log: Box<dyn Write + Send>,
-    /// Whether SIGTERM, SIGINT and SIGHUP are obeyed.
+    /// Whether SIGTERM, SIGINT, SIGHUP and SIGUSR2 are obeyed.
     pub signals: bool,
     /// Who knows the names of endpoints.
     pub resolver: Resolver,
+    /// Sockets that are bound already.
+    pub inherited: Inherited,
 }
 
 impl Options {
@@ -47,6 +50,7 @@ impl Options {
             access_log: Box::new(std::io::stdout()),
             signals: false,
             resolver: Resolver::System,
+            inherited: Inherited::default(),
         }
     }
 }
@@ -82,17 +86,21 @@ pub struct Server {
 
 impl Server {
     /// Starts; when this returns, callers can connect.
-    pub fn start(options: Options) -> Result<Self, Error> {
+    pub fn start(mut options: Options) -> Result<Self, Error> {
         let Loaded { config, warnings } = config::load(&options.path)?;
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", options.path.display());
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or_else(cores).max(1);
-        let bound = listeners::Bound::new(&config.listen, &Listeners::new())?.adopt();
-        let admin_address = config.admin.as_ref().map(|admin| admin.address);
-        let admin_socket =
-            admin_address.map(|address| listeners::bind(address, false)).transpose()?;
+        let inherited = &mut options.inherited;
+        let bound = listeners::Bound::new(&config.listen, &Listeners::new(), inherited)?.adopt();
+        let admin = config.admin.as_ref().map(|admin| {
+            let passed_on = inherited.take(admin.address);
+            passed_on.map_or_else(|| listeners::bind(admin.address, false), Ok)
+        });
+        let admin_socket = admin.transpose()?;
+        options.inherited.finish();
         let (files, admin_config) = (config.files.clone(), config.admin.clone());
         let gateway = Arc::new(Gateway::new(
             config,

@@ -19,6 +19,15 @@ pub enum Socket {
 }
 
 impl Socket {
+    /// Ends the connection so that the other side takes it for broken.
+    pub fn reset(self) {
+        let stream = match &self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
+    }
+
     /// Whether the other end has neither hung up nor said anything. Costs no system call while
     /// nothing happens.
     pub fn is_quiet(&mut self) -> bool {

@@ -57,6 +57,8 @@ pub struct Worker {
     pub deadlines: Rc<Deadlines>,
     /// Room to put short things together, for a moment.
     pub scratch: RefCell<Vec<u8>>,
+    /// What was read last from a caller who had no request under way.
+    pub last_read: RefCell<Vec<u8>>,
     /// Room for what a tunnel moves, for a moment.
     pub piece: RefCell<Vec<u8>>,
     generation: RefCell<Rc<Generation>>,
@@ -106,6 +108,7 @@ impl Worker {
             generation: RefCell::new(Rc::new(generation)),
             deadlines,
             scratch: RefCell::default(),
+            last_read: RefCell::default(),
             piece: RefCell::default(),
             peers,
             draining: Cell::new(false),
@@ -173,6 +176,7 @@ impl Worker {
         // What has arrived already is still served: it is in no way to be told from what is under way.
         tokio::time::sleep(LAST_CALL.min(grace)).await;
         self.reconcile(&mut accepting, &[]);
+        tokio::time::sleep(LAST_CALL.min(grace)).await;
         self.draining.set(true);
         self.deadlines.wake_all();
         let mut stop = orders.stop.clone();

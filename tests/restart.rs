@@ -4,6 +4,7 @@ use crate::common::{Backend, Connection, eventually, limited};
 use crate::stopping::Process;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn yaml(backend: &Backend, every: &str) -> String {
     let log = "{ name: b, by: ip, rate: 9/day, algorithm: sliding_log }";
@@ -70,4 +71,133 @@ fn a_damaged_snapshot_is_reported_and_ignored() {
     let expected =
         "limits.bin is not used, counters begin anew: it is damaged: its checksum is wrong";
     assert!(process.said.iter().any(|line| line.contains(expected)), "{:#?}", process.said);
+}
+
+/// A gateway that took over from another one; ended with the test.
+struct Successor(String);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("kill").args(["-KILL", &self.0]).status();
+    }
+}
+
+/// Sends requests over one new connection after the other, until it is told to stop. Says how many.
+fn busy(address: std::net::SocketAddr, stop: &AtomicBool) -> usize {
+    let mut count = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let mut connection = Connection::open(address);
+        assert_eq!(connection.get("/").status, 200);
+        // The second may meet a gateway that is about to end, which says so in the first answer or
+        // by closing; it is not lost by that.
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_new_process_takes_over_without_a_refused_connection() {
+    let backend = Backend::start();
+    let (tell, told) = std::sync::mpsc::channel();
+    let yaml = format!("admin: 127.0.0.1:0\n{}", crate::common::open(&backend));
+    let mut process = Process::with_stderr(&yaml, |lines| {
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once("process ") {
+                    let pid = rest.split(' ').next().unwrap().to_owned();
+                    tell.send(Successor(pid)).unwrap();
+                }
+            }
+        });
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let callers: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| busy(process.address, &stop))).collect();
+        let mut slow = Connection::open(process.address);
+        slow.write(b"GET /slow HTTP/1.1\r\nhost: a\r\n"); // half a head
+        process.signal("-USR2");
+        let successor = told.recv_timeout(std::time::Duration::from_secs(30));
+        // Asserted at the end, so that the callers are told to stop.
+        slow.write(b"\r\n");
+        let answered = slow.try_reply("GET").map(|reply| reply.status);
+        let ended = process.child.wait().map(|status| status.success());
+        let before = backend.count();
+        eventually("requests to the new one", || (backend.count() > before + 20).then_some(()));
+        stop.store(true, Ordering::SeqCst);
+        let counts: Vec<usize> = callers.into_iter().map(|c| c.join().unwrap()).collect();
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        assert_eq!((answered, ended.ok()), (Some(200), Some(true)));
+        assert!(successor.is_ok());
+        // It obeys signals as the first one did.
+        let Successor(pid) = successor.as_ref().unwrap();
+        assert!(
+            std::process::Command::new("kill").args(["-TERM", pid]).status().unwrap().success()
+        );
+        eventually("the end of the second", || {
+            std::net::TcpStream::connect(process.address).is_err().then_some(())
+        });
+    });
+}
+
+#[test]
+fn a_successor_that_does_not_start_changes_nothing() {
+    let backend = Backend::start();
+    let (tell, told) = std::sync::mpsc::channel();
+    let process = Process::with_stderr(&crate::common::open(&backend), |lines| {
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| drop(tell.send(line)));
+        });
+    });
+    std::fs::write(process.folder().join("gateway.yaml"), "listen: nowhere").unwrap();
+    process.signal("-USR2");
+    let lines = std::iter::from_fn(|| told.recv_timeout(std::time::Duration::from_secs(30)).ok());
+    let said = lines.take_while(|line| !line.contains("this process goes on")).count();
+    assert!(said < 1000);
+    assert_eq!(Connection::open(process.address).get("/").status, 200);
+}
+
+#[test]
+fn a_handover_forgives_nothing() {
+    let backend = Backend::start();
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut process = Process::with_stderr(&yaml(&backend, ""), |lines| {
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once("process ") {
+                    tell.send(Successor(rest.split(' ').next().unwrap().to_owned())).unwrap();
+                }
+            }
+        });
+    });
+    assert_eq!(statuses(&process, 2), [200, 200]);
+    process.signal("-USR2");
+    let _successor = told.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    assert!(process.child.wait().unwrap().success());
+    assert_eq!(statuses(&process, 3), [200, 429, 429]);
+}
+
+#[test]
+fn a_socket_that_was_passed_on_is_used() {
+    use command_fds::{CommandFdExt, FdMapping};
+    let backend = Backend::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gateway.yaml");
+    fs::write(&path, format!("listen: {address}\n{}", crate::common::open(&backend))).unwrap();
+    // Somebody connects before anybody accepts: they wait, and are answered.
+    let mut early = Connection::open(address);
+    early.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.args(["run", "-c"]).arg(&path).env("LISTEN_FDS", "1");
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mapping = FdMapping { parent_fd: listener.try_clone().unwrap().into(), child_fd: 3 };
+    command.fd_mappings(vec![mapping]).unwrap();
+    let mut child = command.spawn().unwrap();
+    assert_eq!(early.try_reply("GET").map(|reply| reply.status), Some(200));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // It is still there for the next one.
+    assert!(std::net::TcpStream::connect(address).is_ok());
 }

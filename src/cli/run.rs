@@ -1,13 +1,15 @@
 //! `sluice run`: the gateway itself.
 
 use super::Outcome;
+use crate::handover::{self, Inherited};
 use crate::server::{Options, Server};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::path::Path;
 
 pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     raise_file_limit();
-    let options = Options { workers, signals: true, ..Options::new(config) };
+    let inherited = Inherited::from_environment();
+    let options = Options { workers, signals: true, inherited, ..Options::new(config) };
     let server = Server::start(options)?;
     for address in server.addresses() {
         tracing::info!("listening on {address}");
@@ -15,6 +17,7 @@ pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     if let Some(address) = server.admin_address() {
         tracing::info!("admin on {address}");
     }
+    handover::say_ready();
     Ok(server.wait()?)
 }
 

@@ -10,6 +10,7 @@
 
 use super::activity::Activity;
 use super::address::{cut, is_in};
+use super::chunks::{Framed, Inbound};
 use super::tunnel::Tunnel;
 use super::watched::Watched;
 use super::{http1, http2};
@@ -46,6 +47,10 @@ pub struct Peer {
     pub activity: Activity,
     /// Interim answers that are to be told, by whoever polls the request: they are its own.
     pub(super) interim: RefCell<Vec<Head>>,
+    /// What the bytes that have come belong to, over HTTP/1.1.
+    pub(super) inbound: Cell<Inbound>,
+    /// Nobody can tell what comes after the request under way.
+    last: Cell<bool>,
     /// What the request that was just answered has switched to.
     pub(super) tunnel: RefCell<Option<Tunnel>>,
     /// Whether they are a trusted proxy, and by which generation's list.
@@ -62,9 +67,23 @@ impl Peer {
             secure,
             activity: Activity::new(deadlines),
             interim: RefCell::default(),
+            inbound: Cell::default(),
+            last: Cell::new(false),
             tunnel: RefCell::default(),
             trusted: Cell::new((0, false)),
         }
+    }
+
+    /// A request begins; `read` is what came last.
+    pub(super) fn account_for(&self, read: &[u8], framed: Framed) {
+        let inbound = self.inbound.get().begin(read, framed);
+        self.inbound.set(inbound);
+        self.last.set(inbound == Inbound::Lost && framed == Framed::Chunks);
+    }
+
+    /// Whether the connection may carry no request after the one under way.
+    pub(super) fn is_last(&self) -> bool {
+        self.last.get()
     }
 
     /// Whether their forwarding headers count.
@@ -207,10 +226,12 @@ async fn answer_in_the_clear(worker: &Worker, mut stream: TcpStream) {
 /// long is left to HTTP/1.1, which knows how to deal with that.
 async fn first_word(worker: &Worker, peer: &Peer, socket: &mut Watched) -> bool {
     let deadline = worker.deadlines.register();
-    peer.activity.arm(&deadline, &worker.server());
     poll_fn(|cx| match socket.poll_preface(cx) {
-        Poll::Pending if worker.is_draining() => Poll::Ready(false),
-        Poll::Pending => deadline.poll_elapsed(cx).map(|_| false),
+        Poll::Pending if worker.is_draining() && peer.activity.may_end() => Poll::Ready(false),
+        Poll::Pending => {
+            peer.activity.arm(&deadline, &worker.server(), worker.is_draining());
+            deadline.poll_elapsed(cx).map(|_| false)
+        }
         ready @ Poll::Ready(_) => ready,
     })
     .await

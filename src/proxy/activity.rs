@@ -4,6 +4,10 @@ use crate::config::model::Server;
 use crate::deadline::{Deadline, Deadlines, ticks};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a connection that was made right before the gateway stops has for its first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// What a connection is doing, and since when.
 #[derive(Debug)]
@@ -25,6 +29,10 @@ pub struct Activity {
     clean: Cell<bool>,
     /// Since when the rest of a frame that holds a head is waited for, in HTTP/2.
     half_a_head: Cell<Option<u64>>,
+    /// The end of the connection may be the end of the answer.
+    without_length: Cell<bool>,
+    /// No request has begun yet.
+    fresh: Cell<bool>,
     /// Too many frames that ask for nothing have come over HTTP/2.
     flooded: Cell<bool>,
 }
@@ -55,6 +63,8 @@ impl Activity {
             multiplexed: Cell::new(false),
             clean: Cell::new(true),
             half_a_head: Cell::new(None),
+            without_length: Cell::new(false),
+            fresh: Cell::new(true),
             flooded: Cell::new(false),
         }
     }
@@ -67,6 +77,7 @@ impl Activity {
     /// A head has been read whole.
     pub fn request_began(&self) {
         self.ahead.set(false);
+        self.fresh.set(false);
         self.open.set(self.open.get() + 1);
         self.enter(Phase::Busy);
     }
@@ -131,6 +142,16 @@ impl Activity {
         self.clean.get()
     }
 
+    /// Whether the end of the connection may look like the end of the answer.
+    pub(super) fn answer_without_length(&self, without: bool) {
+        self.without_length.set(without);
+    }
+
+    /// Whether the end of the connection looks like the end of the answer.
+    pub(super) fn is_without_length(&self) -> bool {
+        self.without_length.get()
+    }
+
     /// Whether the caller may still be sending a body that nobody reads.
     pub fn linger(&self, lingers: bool) {
         self.lingers.set(lingers);
@@ -154,6 +175,12 @@ impl Activity {
             Phase::Ending => self.ahead.set(true),
             Phase::Head | Phase::Busy => {}
         }
+    }
+
+    /// Whether a connection can be ended when the gateway stops, as far as nothing is under way on
+    /// it. One that was made a moment ago is about to bring its first request.
+    pub(super) fn may_end(&self) -> bool {
+        !self.fresh.get() || self.deadlines.tick() - self.since.get() > ticks(FIRST_REQUEST)
     }
 
     pub(super) fn write_pending(&self) {
@@ -182,7 +209,10 @@ impl Activity {
     }
 
     /// Sets the deadline to when the connection has been at it for too long.
-    pub(super) fn arm(&self, deadline: &Deadline, server: &Server) {
+    pub(super) fn arm(&self, deadline: &Deadline, server: &Server, draining: bool) {
+        if draining && self.fresh.get() {
+            return deadline.set_from(self.since.get(), ticks(FIRST_REQUEST));
+        }
         if let Some(since) = self.half_a_head.get() {
             return deadline.set_from(since, ticks(server.header_timeout));
         }

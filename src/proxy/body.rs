@@ -4,6 +4,7 @@ use super::exchange::Exchange;
 use super::settle::{End, Telling};
 use super::tunnel;
 use crate::deadline::Deadlines;
+use crate::hop;
 use crate::incoming::Incoming;
 use crate::upstream::answer::Framing;
 use crate::upstream::connection::{BodyError, Connection, Guard};
@@ -11,7 +12,7 @@ use crate::upstream::http2::Stream;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
 use http::header::EXPECT;
-use http::{Request, Version};
+use http::{HeaderName, Request, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use std::pin::Pin;
@@ -95,8 +96,10 @@ impl Source {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
-            Self::Http1 { connection, framing, .. } => connection.poll_frame(framing, cx),
-            Self::Http2(stream) => stream.poll_frame(cx),
+            Self::Http1 { connection, framing, .. } => {
+                connection.poll_frame(framing, cx).map_ok(without_what_may_not_trail)
+            }
+            Self::Http2(stream) => stream.poll_frame(cx).map_ok(without_what_may_not_trail),
         }
     }
 
@@ -158,6 +161,21 @@ impl Source {
             }
         }
     }
+}
+
+/// Trailers that say how an answer is to be read come too late.
+fn without_what_may_not_trail(frame: Frame<Bytes>) -> Frame<Bytes> {
+    frame.into_trailers().map_or_else(
+        |frame| frame,
+        |mut trailers| {
+            let hidden = |name: &&HeaderName| !hop::may_trail(name);
+            let hidden: Vec<HeaderName> = trailers.keys().filter(hidden).cloned().collect();
+            for name in hidden {
+                trailers.remove(name);
+            }
+            Frame::trailers(trailers)
+        },
+    )
 }
 
 impl Body {

@@ -2,6 +2,7 @@
 
 use super::accept::Peer;
 use super::address::Origin;
+use super::chunks::Framed;
 use super::destination::Destination;
 use super::identify::Caller;
 use super::judge::{Admission, Judgement};
@@ -79,6 +80,9 @@ impl Exchange {
         let generation = worker.generation();
         let started = worker.gateway.clock.now();
         let present = Present::of(request.headers());
+        if request.version() != Version::HTTP_2 {
+            peer.account_for(&worker.last_read.borrow(), framed(present, request.body()));
+        }
         let asked = || present.has(Present::UPGRADE).then(|| Upgrade::asked(request)).flatten();
         Box::new(Self {
             origin: Origin { ip: peer.ip, counted: peer.ip },
@@ -259,6 +263,14 @@ impl Exchange {
             line.text("aborted", "the response was cut short");
         }
         self.worker.gateway.access_log.append(self.worker.index, &line.finish());
+    }
+}
+
+fn framed(present: Present, body: &impl Body) -> Framed {
+    match body.size_hint().exact() {
+        _ if present.has(Present::TRANSFER_ENCODING) => Framed::Chunks,
+        Some(length @ 1..) => Framed::Length(length),
+        _ => Framed::Not,
     }
 }
 

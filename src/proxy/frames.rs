@@ -1,8 +1,10 @@
-//! A second look at the frames of a caller's HTTP/2 connection, for the two things that h2 lets pass.
+//! A second look at the frames of a caller's HTTP/2 connection, for the things that h2 lets pass.
 //!
 //! Frames that ask for nothing cost their sender next to nothing: pings, settings, priorities,
 //! resets, empty pieces. A connection may send some of them at once and some every second; one that
 //! sends more is no longer read, and ended by whoever serves it.
+//!
+//! A connection that does not begin with its settings is none.
 //!
 //! Trailers with pseudo-header fields: h2 drops those fields; RFC 9113 (section 8.1) wants such a
 //! request refused. Here its connection is: the frame is put on stream 0, where h2 refuses it.
@@ -23,6 +25,8 @@ const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 0x1;
@@ -75,6 +79,8 @@ struct Walk {
     trailers: Option<Trailers>,
     /// A head has begun, in this frame or one before it, and its last frame has not come.
     unfinished: bool,
+    /// The first frame has come.
+    begun: bool,
     /// Frames that ask for nothing, less those that time has forgiven.
     idle: u32,
     /// When that was.
@@ -117,6 +123,7 @@ impl Walk {
             newest: 0,
             trailers: None,
             unfinished: false,
+            begun: false,
             idle: 0,
             tick: 0,
         }
@@ -159,6 +166,9 @@ impl Walk {
             self.filled += end - at;
             at = end;
             if self.filled == HEAD {
+                if !std::mem::replace(&mut self.begun, true) && self.head[3] != SETTINGS {
+                    return Err(Found(None)); // it has not said what it can take
+                }
                 self.begin();
             }
         }
@@ -177,7 +187,8 @@ impl Walk {
             DATA => self.skip > 0 || flags & END_STREAM != 0,
             _ => false,
         };
-        self.idle += u32::from(!asks);
+        // A request that is taken back has cost more than a ping.
+        self.idle += if kind == RST_STREAM { 2 } else { u32::from(!asks) };
         if matches!(kind, HEADERS | CONTINUATION) {
             self.unfinished = flags & END_HEADERS == 0;
         }

@@ -43,13 +43,18 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     let deadline = worker.deadlines.register();
     let mut draining = false;
     let outcome = poll_fn(|cx| {
-        if worker.is_draining() && !std::mem::replace(&mut draining, true) {
+        if worker.is_draining() && !draining && peer.activity.may_end() {
+            draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(Some(result));
         }
-        peer.activity.arm(&deadline, &worker.server());
+        // A first request that came at the last moment is its connection's only one.
+        if worker.is_draining() && !draining && peer.activity.may_end() {
+            cx.waker().wake_by_ref();
+        }
+        peer.activity.arm(&deadline, &worker.server(), worker.is_draining());
         deadline.poll_elapsed(cx).map(|_| None)
     })
     .await;
@@ -65,7 +70,13 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             worker.gateway.metrics.refuse(Refused::HeaderTimeout);
             time_out(&worker, socket).await;
         }
-        None if peer.activity.is_stuck() => worker.gateway.metrics.refuse(Refused::NotTaken),
+        // An answer that broke off must not look whole to somebody who goes by the connection's end.
+        Some(Err(_)) if peer.activity.is_without_length() => socket.reset(),
+        // What they do not take would stay with the kernel.
+        None if peer.activity.is_stuck() => {
+            worker.gateway.metrics.refuse(Refused::NotTaken);
+            socket.reset();
+        }
         Some(Ok(())) => {
             let tunnel = peer.tunnel.take();
             match tunnel {

@@ -6,7 +6,6 @@ use super::body::Body;
 use super::frames::{Frames, Left};
 use super::watched::Watched;
 use crate::deadline::ticks;
-use crate::hop;
 use crate::incoming::{Incoming, Received, Receiving};
 use crate::metrics::Refused;
 use crate::socket::Socket;
@@ -101,7 +100,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             }
             match (ending, peer.activity.quiet_since()) {
                 (Some(ending), Some(since)) => deadline.set_from(since.max(ending), ticks(GOODBYE)),
-                _ => peer.activity.arm(&deadline, &worker.server()),
+                _ => peer.activity.arm(&deadline, &worker.server(), false),
             }
             ready!(deadline.poll_elapsed(cx));
             let quiet = peer.activity.quiet_since().is_some();
@@ -114,9 +113,14 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     })
     .await;
     drop(connection);
-    let socket = left.take().filter(|_| in_order);
-    if let Some(socket) = socket {
-        part(&worker, socket.into_socket()).await;
+    match left.take().map(Watched::into_socket) {
+        Some(socket) if in_order => part(&worker, socket).await,
+        // What they do not take would stay with the kernel.
+        Some(socket) if peer.activity.is_stuck() => {
+            worker.gateway.metrics.refuse(Refused::NotTaken);
+            socket.reset();
+        }
+        _ => {}
     }
 }
 
@@ -262,13 +266,7 @@ impl Sending {
                     Ok(data) => (self.piece, self.moved) = (data, true),
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
-                        let passed = trailers.into_iter().scan(None, |last, (name, value)| {
-                            // A name is said once for all its values.
-                            *last = name.or(last.take());
-                            Some((last.clone()?, value))
-                        });
-                        let passed = passed.filter(|(name, _)| hop::may_trail(name)).collect();
-                        if self.send.send_trailers(passed).is_err() {
+                        if self.send.send_trailers(trailers).is_err() {
                             let _ = self.send.send_data(Bytes::new(), true);
                         }
                         return Poll::Ready(());

@@ -37,6 +37,10 @@ pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<B
     }
     exchange.note_answer(status, None);
     tell(response.headers_mut(), &exchange, None);
+    if exchange.peer.is_last() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    exchange.peer.activity.answer_without_length(exchange.version == Version::HTTP_10);
     *response.body_mut() = Body::relayed(source, exchange);
     response
 }
@@ -108,7 +112,9 @@ pub(super) fn refused(
     }
     // A body that nobody reads has to be got rid of before the caller sees the answer.
     exchange.peer.activity.linger(!body_read);
-    if (refusal.closes() || !body_read) && exchange.version != Version::HTTP_2 {
+    if (refusal.closes() || !body_read || exchange.peer.is_last())
+        && exchange.version != Version::HTTP_2
+    {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));

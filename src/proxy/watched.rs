@@ -3,6 +3,7 @@
 
 use super::accept::Peer;
 use super::activity::Activity;
+use super::chunks::Inbound;
 use crate::socket::Socket;
 use crate::upstream::answer::Head;
 use crate::worker::Worker;
@@ -116,8 +117,8 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
         if self.first.is_empty() {
-            let before = buffer.filled().len();
             ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
             if buffer.filled().len() == before {
                 return Poll::Ready(Ok(()));
@@ -131,6 +132,18 @@ impl AsyncRead for Watched {
             }
         }
         self.peer.activity.bytes_read();
+        if !self.peer.activity.is_multiplexed() {
+            let bytes = &buffer.filled()[before..];
+            let inbound = self.peer.inbound.get().read(bytes);
+            self.peer.inbound.set(inbound);
+            if inbound == Inbound::Head {
+                let mut last_read = self.worker.last_read.borrow_mut();
+                last_read.clear();
+                last_read.extend_from_slice(bytes);
+            } else if inbound.is_garbled() {
+                return Poll::Ready(Err(ErrorKind::InvalidData.into()));
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }

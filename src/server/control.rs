@@ -8,6 +8,7 @@ use crate::admin;
 use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
+use crate::handover::{self, Inherited};
 use crate::listener::Listeners;
 use crate::upstream::{health, names};
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ pub(super) struct Control {
     /// What the last reload failed for, so that it is not said every time.
     failure: Option<String>,
     saving: Saving,
+    /// Another process has the sockets and the counters now.
+    handed_over: bool,
 }
 
 /// The admin listener while it runs.
@@ -49,6 +52,8 @@ struct AdminListener {
     /// As configured.
     address: SocketAddr,
     token: admin::Token,
+    /// For whoever takes over.
+    socket: TcpListener,
     task: tokio::task::AbortHandle,
 }
 
@@ -62,27 +67,35 @@ const PATIENCE: usize = 40;
 const RETRY: u32 = 5;
 
 /// The signals that are obeyed; without them, a future that never comes.
-struct Signals(Option<[Signal; 3]>);
+struct Signals(Option<[Signal; 4]>);
 
 enum Heard {
     Hangup,
+    HandOver,
     Stop,
 }
 
 impl Signals {
     fn new(obey: bool) -> std::io::Result<Self> {
-        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-        let [term, int, hup] = kinds.map(|kind| obey.then(|| signal(kind)).transpose());
-        Ok(Self(term?.zip(int?).zip(hup?).map(|((term, int), hup)| [term, int, hup])))
+        if !obey {
+            return Ok(Self(None));
+        }
+        Ok(Self(Some([
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::hangup())?,
+            signal(SignalKind::user_defined2())?,
+        ])))
     }
 
     async fn next(&mut self) -> Heard {
         match &mut self.0 {
             None => std::future::pending().await,
-            Some([term, int, hup]) => tokio::select! {
+            Some([term, int, hup, usr2]) => tokio::select! {
                 _ = term.recv() => Heard::Stop,
                 _ = int.recv() => Heard::Stop,
                 _ = hup.recv() => Heard::Hangup,
+                _ = usr2.recv() => Heard::HandOver,
             },
         }
     }
@@ -114,6 +127,7 @@ impl Control {
             retries: None,
             failure: None,
             saving: Saving::default(),
+            handed_over: false,
         }
     }
 
@@ -170,7 +184,9 @@ impl Control {
             tokio::task::spawn_local(names::follow(Arc::clone(&self.gateway)));
             let outcome = self.serve(commands, &workers, &mut signals).await;
             self.finish(workers, &mut signals).await;
-            self.saving.finish(&self.gateway);
+            if !self.handed_over {
+                self.saving.finish(&self.gateway);
+            }
             outcome
         });
         // A name that is still being looked up is waited for by nobody.
@@ -207,7 +223,12 @@ impl Control {
                 },
                 heard = signals.next() => match heard {
                     Heard::Hangup => drop(self.reload()),
-                    Heard::Stop => return Ok(()),
+                    Heard::HandOver if self.hand_over().await => return Ok(()),
+                    Heard::HandOver => {}
+                    Heard::Stop => {
+                        handover::say_stopping();
+                        return Ok(());
+                    }
                 },
                 Some(()) = on_notice.recv() => {
                     let settled = self.settled(&mut on_notice).await;
@@ -322,7 +343,8 @@ impl Control {
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", self.path.display());
         }
-        let listeners = Bound::new(&config.listen, &self.listeners.borrow())?;
+        let nothing = &mut Inherited::default();
+        let listeners = Bound::new(&config.listen, &self.listeners.borrow(), nothing)?;
         self.reload_admin(&config)?;
         self.files.clone_from(&config.files);
         self.gateway.adopt(config);
@@ -348,12 +370,14 @@ impl Control {
 
     fn start_admin(&mut self, config: model::Admin, socket: TcpListener) -> Result<(), Error> {
         let local = socket.local_addr()?;
+        let copy = socket.try_clone()?;
         let listener = tokio::net::TcpListener::from_std(socket)?;
         let token = admin::Token::new(config.token.into());
         let serving =
             admin::serve(listener, Arc::clone(&self.gateway), admin::Token::clone(&token));
         let task = tokio::task::spawn_local(serving).abort_handle();
-        self.admin_listener = Some(AdminListener { address: config.address, token, task });
+        self.admin_listener =
+            Some(AdminListener { address: config.address, token, socket: copy, task });
         self.admin.send_replace(Some(local));
         Ok(())
     }
@@ -363,6 +387,28 @@ impl Control {
             listener.task.abort();
         }
         self.admin.send_replace(None);
+    }
+
+    /// Has a new process take over. If it does not, everything stays as it is.
+    async fn hand_over(&mut self) -> bool {
+        let of_callers = self.listeners.borrow().clone();
+        let sockets = of_callers.iter().map(|listener| &listener.socket);
+        let sockets = sockets.chain(self.admin_listener.iter().map(|admin| &admin.socket));
+        let sockets: std::io::Result<Vec<_>> = sockets.map(TcpListener::try_clone).collect();
+        // What it must not forgive.
+        self.saving.finish(&self.gateway);
+        let outcome = match sockets {
+            Ok(sockets) => handover::hand_over(sockets).await,
+            Err(error) => Err(error.into()),
+        };
+        match outcome {
+            Ok(process) => {
+                tracing::info!("process {process} has taken over");
+                self.handed_over = true;
+            }
+            Err(error) => tracing::error!("nobody has taken over, this process goes on: {error}"),
+        }
+        self.handed_over
     }
 
     /// Lets what is in flight finish; a second signal ends it at once.

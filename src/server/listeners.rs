@@ -2,9 +2,10 @@
 
 use super::Error;
 use crate::config::model;
+use crate::handover::Inherited;
 use crate::listener::{Greeting, Listener, Listeners};
 use arc_swap::ArcSwap;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
@@ -13,8 +14,12 @@ use std::sync::Arc;
 pub(super) struct Bound(Vec<(Arc<Listener>, Arc<Greeting>)>);
 
 impl Bound {
-    /// Binds what is configured; what is bound already stays.
-    pub(super) fn new(config: &[model::Listener], bound: &Listeners) -> Result<Self, Error> {
+    /// Binds what is configured; what is bound already stays, here or by whoever started us.
+    pub(super) fn new(
+        config: &[model::Listener],
+        bound: &Listeners,
+        inherited: &mut Inherited,
+    ) -> Result<Self, Error> {
         let mut before = bound.clone();
         let mut next = Vec::new();
         for listener in config {
@@ -32,7 +37,10 @@ impl Bound {
                     let any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
                     let apart = any && config.iter().any(|other| other.address == ipv4);
                     let greeting = Arc::new(Greeting::new(listener, None)?);
-                    let socket = bind(address, apart)?;
+                    let passed_on = inherited.take(address);
+                    let socket = passed_on.map_or_else(|| bind(address, apart), Ok)?;
+                    // Connections inherit it; whoever cannot has larger buffers.
+                    let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
                     let local = socket.local_addr()?;
                     let first = ArcSwap::new(Arc::clone(&greeting));
                     let listener = Listener { configured: address, local, socket, greeting: first };
@@ -52,6 +60,10 @@ impl Bound {
         adopted.collect()
     }
 }
+
+/// What the kernel may hold of an answer that it cannot send yet. Callers who do not read would have
+/// it hold megabytes each.
+const UNSENT: u32 = 128 << 10;
 
 /// Binds one address; `only_v6` leaves IPv4 to another socket.
 pub(super) fn bind(address: SocketAddr, only_v6: bool) -> Result<TcpListener, Error> {

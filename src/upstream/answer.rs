@@ -15,6 +15,9 @@ use std::mem::MaybeUninit;
 /// The largest head.
 const MAX_HEAD: usize = 64 << 10;
 
+/// The most interim answers before the final one.
+pub(super) const MAX_INTERIMS: u32 = 100;
+
 /// The most fields of a head.
 const MAX_FIELDS: usize = 100;
 
@@ -65,6 +68,9 @@ pub enum AnswerError {
     /// Too long, or too many fields.
     #[error("the head of the backend's answer is too large")]
     TooLarge,
+    /// The backend does not come to the point.
+    #[error("the backend sent too many interim answers")]
+    TooManyInterims,
     /// Nobody asked for it, or for that.
     #[error("the backend switched protocols unasked")]
     Switched,
@@ -99,6 +105,9 @@ pub fn parse(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Head>, Answe
             return Err(AnswerError::TooLarge);
         }
         Ok(httparse::Status::Partial) => return Ok(None),
+        Ok(httparse::Status::Complete(length)) if length > MAX_HEAD => {
+            return Err(AnswerError::TooLarge);
+        }
         Ok(httparse::Status::Complete(length)) => length,
     };
     let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok());

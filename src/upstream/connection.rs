@@ -95,6 +95,8 @@ struct Asked {
     sent: usize,
     /// Something of an answer has come.
     heard: bool,
+    /// Interim answers so far.
+    interims: u32,
     /// Something of the body has been sent since that was looked at.
     moved: bool,
 }
@@ -256,7 +258,13 @@ impl Connection {
                             if asked_for { Ok(head) } else { Err(AnswerError::Switched.into()) };
                         return Poll::Ready(answer);
                     }
-                    status if status.is_informational() => heard(head),
+                    status if status.is_informational() => {
+                        asked.interims += 1;
+                        if asked.interims > answer::MAX_INTERIMS {
+                            return Poll::Ready(Err(AnswerError::TooManyInterims.into()));
+                        }
+                        heard(head);
+                    }
                     _ => return Poll::Ready(Ok(head)),
                 }
             }

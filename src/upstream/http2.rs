@@ -8,7 +8,7 @@
 //! The connection has a task of its own; streams belong to the tasks of their requests. A stream
 //! that is dropped before its end is reset, so the backend knows when a caller has left.
 
-use super::answer::{AnswerError, Framing, Head};
+use super::answer::{AnswerError, Framing, Head, MAX_INTERIMS};
 use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
 use super::upload::{Upload, UploadError};
 use crate::deadline::Deadlines;
@@ -140,10 +140,11 @@ impl Shared {
         })?;
         let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
         let deadline = deadlines.register();
+        let mut interims = 0;
         let mut patience = Patience::new(&deadline, request.times);
         let answer = poll_fn(|cx| {
             let moved = sending.borrow_mut().poll_upload(cx)?;
-            let answer = poll_answer(&mut response, heard, cx);
+            let answer = poll_answer(&mut response, &mut interims, heard, cx);
             if answer.is_pending() {
                 let late = patience.poll(&deadline, sending.borrow().upload.as_deref(), moved, cx);
                 return late.map(|waiting| Err(AskError::TimedOut { waiting }));
@@ -187,10 +188,15 @@ impl Shared {
 
 fn poll_answer(
     response: &mut ResponseFuture,
+    interims: &mut u32,
     heard: &dyn Fn(Head),
     cx: &mut Context<'_>,
 ) -> Poll<Result<Response<h2::RecvStream>, AskError>> {
     while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+        *interims += 1;
+        if *interims > MAX_INTERIMS {
+            return Poll::Ready(Err(AnswerError::TooManyInterims.into()));
+        }
         let (parts, ()) = interim.into_parts();
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             continue; // HTTP/2 has no such thing
