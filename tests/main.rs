@@ -19,6 +19,7 @@ mod ambiguity;
 mod callers;
 mod checking;
 mod costs;
+mod drills;
 mod fleet;
 mod forwarding;
 mod guards;

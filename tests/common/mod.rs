@@ -5,6 +5,7 @@ pub mod backend;
 pub mod client;
 pub mod faulty;
 pub mod http2;
+pub mod load;
 pub mod pki;
 pub mod redis;
 

@@ -4,9 +4,9 @@
 //! The machine may be slow as well: a second gateway, which needs no Redis, is under the same load
 //! at the same time, and what its slowest request took is not held against the first.
 
-use super::load::{Load, Outcome};
 use super::{metric, on, sharing};
 use crate::common::faulty::Faulty;
+use crate::common::load::{Load, Outcome};
 use crate::common::redis::{Cluster, Redis, Watched};
 use crate::common::{Backend, Gateway, eventually};
 use sluice::clock::Clock;

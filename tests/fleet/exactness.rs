@@ -1,8 +1,8 @@
 //! As exact as one process: three gateways admit what one would.
 
-use super::load::Load;
 use super::{Process, fleet, metric, on, sharing};
 use crate::common::backend::ok;
+use crate::common::load::Load;
 use crate::common::redis::{Cluster, Redis};
 use crate::common::{Backend, Connection, Gateway, eventually};
 use std::io::Write;

@@ -2,7 +2,6 @@
 
 mod drills;
 mod exactness;
-mod load;
 mod parity;
 mod places;
 

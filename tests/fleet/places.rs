@@ -1,7 +1,7 @@
 //! Where Redis is, and who may use it: TLS, users and passwords, a cluster that is rearranged.
 
-use super::load::Load;
 use super::{Process, metric, sharing};
+use crate::common::load::Load;
 use crate::common::redis::{Cluster, Redis, free_port};
 use crate::common::{Backend, Gateway, eventually};
 use std::time::Duration;

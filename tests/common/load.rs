@@ -1,6 +1,6 @@
 //! Callers who do not stop asking, and what came of it.
 
-use crate::common::{Connection, Gateway};
+use super::{Connection, Gateway};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
