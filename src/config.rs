@@ -10,7 +10,7 @@ pub mod diagnostics;
 mod edge;
 mod failing;
 mod grammar;
-mod limits;
+pub(crate) mod limits;
 mod listeners;
 pub mod model;
 mod read;

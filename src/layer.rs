@@ -19,6 +19,7 @@
 //! when the response's body has ended.
 
 use crate::clock::Clock;
+use crate::config::limits::valid_name;
 use crate::limit::Quota;
 use crate::proxy::judge::retry_after_seconds;
 use crate::store::{self, Charge, Decision, Hold, LimitId, Memory, Part, Registry, Subject};
@@ -77,7 +78,8 @@ impl<B> LimitLayer<B> {
     ///
     /// # Panics
     ///
-    /// When the layer is in use already.
+    /// When the layer is in use already, and when the name is none that headers can say: up to 128
+    /// visible ASCII characters, without `"` and `\`.
     #[must_use]
     pub fn limit(
         mut self,
@@ -85,6 +87,7 @@ impl<B> LimitLayer<B> {
         quota: Quota,
         key: impl Fn(&Request<B>) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
+        assert!(valid_name(name).is_ok(), "{name:?} is no name for a limit");
         let limits = Arc::get_mut(&mut self.0).expect("limits are added before the layer is used");
         let (id, policy) = (limits.store.limit_id(name), told::policy(name, &quota));
         limits.all.push(Limit { id, name: name.to_owned(), policy, quota, key: Box::new(key) });

@@ -2,7 +2,8 @@
 //!
 //! A producer puts its finished line into a buffer of its own; one thread collects the buffers and
 //! writes. When nobody reads the other end, buffers fill up, and further lines are dropped and
-//! counted. When the other end is gone, nothing happens at all. The access log and the diagnostics
+//! counted. So are lines that cannot be written, because the disk is full or the other end is gone.
+//! The access log and the diagnostics
 //! both go this way.
 
 use crate::metrics::Counter;
@@ -84,6 +85,8 @@ impl Drop for Lines {
 impl Shared {
     fn write_to(&self, mut sink: Box<dyn Write + Send>) {
         let mut lines = Vec::new();
+        // The last line may have been written in part.
+        let mut torn = false;
         loop {
             let ended = self.ended.load(Ordering::Acquire);
             for buffer in &self.buffers {
@@ -92,8 +95,14 @@ impl Shared {
                 buffer.shrink_to(64 << 10);
             }
             if !lines.is_empty() {
-                // A reader that went away is no reason to stop serving.
-                let _ = sink.write_all(&lines).and_then(|()| sink.flush());
+                if torn {
+                    lines.insert(0, b'\n');
+                }
+                // A reader that went away, or a full disk, is no reason to stop serving.
+                torn = sink.write_all(&lines).and_then(|()| sink.flush()).is_err();
+                if torn {
+                    self.dropped.add(memchr::memchr_iter(b'\n', &lines).count() as u64);
+                }
                 lines.clear();
                 lines.shrink_to(64 << 10);
             } else if ended {

@@ -20,6 +20,11 @@ impl Counter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// What it stands at.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -487,7 +492,7 @@ impl Metrics {
             ),
             (
                 "sluice_access_log_dropped",
-                "Lines of the access log dropped because its reader is too slow.",
+                "Lines of the access log that could not be written, or not in time.",
                 &*self.log_lines_dropped,
             ),
         ];

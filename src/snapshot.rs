@@ -161,7 +161,7 @@ impl Limit {
             shadow: limit.shadow,
             metrics: metrics.limit(&limit.name),
             penalty: limit.penalty.as_ref().map(|penalty| Penalty {
-                id: store.limit_id(&format!("{} rejects", limit.name)),
+                id: store.limit_id(&format!("{}\u{0}rejects", limit.name)),
                 tolerated: penalty.tolerated.clone(),
                 lasts: micros(penalty.lasts),
             }),

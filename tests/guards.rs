@@ -1,6 +1,8 @@
 //! The guards of the edge: time-outs and sizes.
 
-use crate::common::{Backend, Gateway, open};
+use crate::common::{Backend, Connection, Gateway, eventually, open};
+use crate::stopping::Process;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn guarded(backend: &Backend, server: &str) -> Gateway {
@@ -170,7 +172,7 @@ fn no_address_takes_all_connections() {
         let mut connection = crate::common::Connection::over(std::net::TcpStream::from(socket));
         assert_eq!(connection.get("/").status, 200);
         kept.pop();
-        crate::common::eventually("room", || {
+        eventually("room", || {
             let mut connection = gateway.connect();
             connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
             connection.try_reply("GET")
@@ -218,7 +220,7 @@ fn connections_are_capped() {
     let mut beyond = gateway.connect();
     assert!(beyond.is_closed());
     kept.pop();
-    crate::common::eventually("room", || {
+    eventually("room", || {
         let mut connection = gateway.connect();
         connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         connection.try_reply("GET")
@@ -277,4 +279,54 @@ fn connections_are_spread_evenly_over_the_workers() {
         workers.iter().map(sluice::metrics::WorkerMetrics::connections).collect();
     assert_eq!(counts.iter().sum::<u64>(), 40);
     assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?}");
+}
+
+/// The real binary, with this before it on a shell's line.
+fn launched(backend: &Backend, stdout: Stdio, shell: &str) -> (Process, std::net::SocketAddr) {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let yaml = format!("listen: 127.0.0.1:0\nadmin: {admin}\n{}", open(backend));
+    std::fs::write(folder.path().join("gateway.yaml"), yaml).unwrap();
+    let line = format!("{shell}; exec {} run -c gateway.yaml", env!("CARGO_BIN_EXE_sluice"));
+    let mut command = Command::new("bash");
+    command.args(["-c", &line]).stdout(stdout);
+    let quiet = |lines: std::io::Lines<std::io::BufReader<std::process::ChildStderr>>| {
+        std::thread::spawn(move || lines.for_each(drop));
+    };
+    (Process::launch(folder, &mut command, quiet), admin)
+}
+
+#[test]
+fn running_out_of_file_descriptors_harms_nobody_for_long() {
+    let backend = Backend::start();
+    let (process, admin) = launched(&backend, Stdio::null(), "ulimit -n 100");
+    let flood: Vec<_> = (0..300)
+        .map(|_| {
+            let mut connection = Connection::open(process.address);
+            let _ = std::io::Write::write_all(&mut connection.stream, b"GET / HTTP/1.1\r\n");
+            connection
+        })
+        .collect();
+    // The operator gets through, and so do those who had come before.
+    let page = eventually("the operator's page", || {
+        Connection::open(admin).try_get("/metrics").filter(|page| page.status == 200)
+    });
+    assert!(page.text().contains("sluice_refused_total{reason=\"too_many_connections"));
+    drop(flood);
+    eventually("room", || Connection::open(process.address).try_get("/"));
+}
+
+#[test]
+fn a_full_disk_under_the_access_log_costs_lines_and_nothing_else() {
+    let backend = Backend::start();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (process, admin) = launched(&backend, full.into(), "true");
+    let mut connection = Connection::open(process.address);
+    for _ in 0..20 {
+        assert_eq!(connection.get("/").status, 200);
+    }
+    eventually("lost lines", || {
+        let page = Connection::open(admin).get("/metrics");
+        page.text().contains("sluice_access_log_dropped_total 20").then_some(())
+    });
 }

@@ -33,14 +33,19 @@ impl Process {
         folder: tempfile::TempDir,
         rest: impl FnOnce(Lines<BufReader<ChildStderr>>),
     ) -> Self {
-        let path = folder.path().join("gateway.yaml");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
-            .args(["run", "-c"])
-            .arg(&path)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command.args(["run", "-c", "gateway.yaml"]).stdout(Stdio::null());
+        Self::launch(folder, &mut command, rest)
+    }
+
+    /// By a command of the caller's own, in the folder.
+    pub fn launch(
+        folder: tempfile::TempDir,
+        command: &mut Command,
+        rest: impl FnOnce(Lines<BufReader<ChildStderr>>),
+    ) -> Self {
+        let command = command.current_dir(folder.path()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = Vec::new();
         let address = lines

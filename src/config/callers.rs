@@ -312,11 +312,12 @@ fn read_keys(
             return cx.error(list, format!("expected a list of keys, found {}", list.describe()));
         }
     };
+    let mut ids: HashSet<_> = keys.values().map(|key| key.id.clone()).collect();
     for node in nodes {
         let Some((hash, key)) = read_key(node, plans, cx) else {
             continue;
         };
-        if keys.values().any(|other| other.id == key.id) {
+        if !ids.insert(key.id.clone()) {
             cx.error(node, format!("two keys have the id '{}'", key.id));
         }
         if keys.insert(hash, key).is_some() {
@@ -360,13 +361,13 @@ fn exempt(
     let ips = fields.optional("ips", cx).unwrap_or_default();
     let ids: Vec<Located<String>> = fields.optional("api_keys", cx).unwrap_or_default();
     fields.finish(cx);
+    let keys = identity.api_key.iter().flat_map(|keys| keys.keys.values());
+    let known: HashSet<&str> = keys.map(|key| &*key.id).collect();
     for id in &ids {
-        let keys = identity.api_key.iter().flat_map(|keys| keys.keys.values());
-        let known: Vec<&str> = keys.map(|key| &*key.id).collect();
         // Keys that could not be read have been reported.
         let unread = knows_keys && identity.api_key.is_none();
-        if !unread && !known.contains(&id.value.as_str()) {
-            let help = nearest(&id.value, known);
+        if !unread && !known.contains(id.value.as_str()) {
+            let help = nearest(&id.value, known.iter().copied());
             cx.error_with_help(&id.node, format!("there is no API key '{}'", id.value), help);
         }
     }

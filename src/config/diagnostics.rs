@@ -1,6 +1,7 @@
 //! What is wrong in a file, and where: message, file, line, column, the line itself with a caret
 //! under the offending part, and a suggestion where one is near.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +12,20 @@ pub struct Source {
     pub name: String,
     /// All of it.
     pub text: String,
+}
+
+impl Source {
+    /// A line by its number, as YAML counts them.
+    fn line(&self, number: usize) -> Option<&str> {
+        let ends = |c: char| matches!(c, '\n' | '\r');
+        let mut rest = self.text.as_str();
+        for _ in 1..number {
+            let end = rest.find(ends)?;
+            let length = if rest[end..].starts_with("\r\n") { 2 } else { 1 };
+            rest = &rest[end + length..];
+        }
+        Some(rest.split(ends).next().unwrap_or_default())
+    }
 }
 
 /// A part of one line; lines and columns count from one, in characters.
@@ -61,7 +76,8 @@ impl fmt::Display for Diagnostic {
         let gutter = " ".repeat(number.len());
         writeln!(f, "{severity}: {}", self.message)?;
         writeln!(f, "{gutter}--> {}:{line}:{column}", self.source.name)?;
-        if let Some(text) = self.source.text.lines().nth(line.saturating_sub(1)) {
+        if let Some(text) = self.source.line(line) {
+            let (text, column) = window(text, column);
             // Tabs stay tabs under themselves, so that the caret lands where the eye expects it.
             let indent: String = text
                 .chars()
@@ -110,14 +126,32 @@ impl Diagnostics {
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, diagnostic) in self.0.iter().enumerate() {
+        for (index, diagnostic) in self.0.iter().take(MOST).enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
             write!(f, "{diagnostic}")?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(MOST) {
+            0 => Ok(()),
+            more => writeln!(f, "\nand {more} more"),
+        }
     }
+}
+
+/// More than this nobody reads.
+const MOST: usize = 100;
+
+/// The part of a long line that is shown, and where in it a column is.
+fn window(text: &str, column: usize) -> (Cow<'_, str>, usize) {
+    const WIDEST: usize = 160;
+    const BEFORE: usize = 80;
+    if text.len() <= WIDEST {
+        return (text.into(), column);
+    }
+    let skipped = column.saturating_sub(BEFORE);
+    let shown = text.chars().skip(skipped).take(WIDEST).collect::<String>();
+    (shown.into(), column - skipped)
 }
 
 /// `did you mean 'x'?` for the candidate nearest to what was written, if any is near.
@@ -126,8 +160,10 @@ pub(super) fn nearest<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
     let limit = (written.chars().count() / 3).max(1);
+    let near = |name: &&str| name.len().abs_diff(written.len()) <= limit * 4;
+    let candidates = candidates.into_iter().filter(near);
     let (distance, best) =
-        candidates.into_iter().map(|name| (edits(written, name), name)).min_by_key(|&(d, _)| d)?;
+        candidates.map(|name| (edits(written, name), name)).min_by_key(|&(d, _)| d)?;
     (distance <= limit).then(|| format!("did you mean '{best}'?"))
 }
 

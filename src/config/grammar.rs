@@ -60,7 +60,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 pub(super) fn rate(text: &str) -> Result<WrittenRate, String> {
     const HELP: &str = "a rate looks like 100/minute, 5/10m or 10000/month";
     let (count, window) = text.split_once('/').ok_or(HELP)?;
-    let count: u64 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
+    let (count, "") = split_number(count.trim()).ok_or(HELP)? else { return Err(HELP.into()) };
     let count = u32::try_from(count).map_err(|_| format!("at most {} per window", u32::MAX))?;
     let (window, period) = self::window(window.trim()).ok_or(HELP)?;
     Ok(WrittenRate { rate: Rate { count, window }, period })

@@ -229,7 +229,7 @@ impl Names {
 }
 
 /// Names go into headers, logs and metrics as they are.
-pub(super) fn valid_name(text: &str) -> Result<String, String> {
+pub(crate) fn valid_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ';
     if !text.is_empty() && text.len() <= 128 && text.chars().all(plain) {
         Ok(text.to_owned())

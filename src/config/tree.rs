@@ -7,7 +7,7 @@
 
 use super::diagnostics::Span;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
@@ -117,9 +117,21 @@ pub(super) fn parse(
         faults: Vec::new(),
         nodes: 0,
     };
+    let mut depth = 0_usize;
     for event in Parser::new_from_str(text) {
         match event {
-            Ok((event, span)) => builder.events.push((event, span)),
+            Ok((event, span)) => {
+                match event {
+                    Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+                    Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                builder.events.push((event, span));
+                // The rest is not worth reading; the tree says where it is too deep.
+                if depth > MAX_DEPTH + 2 {
+                    break;
+                }
+            }
             Err(error) => {
                 let mark = error.marker();
                 let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
@@ -278,6 +290,7 @@ impl<'a> Builder<'a> {
     fn map(&mut self, path: &str, depth: usize) -> Result<Kind, Fault> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
         let mut merged = Vec::new();
+        let mut names = HashSet::new();
         while let Some((event, span)) = self.next() {
             let name = match event {
                 Event::MappingEnd => break,
@@ -295,7 +308,7 @@ impl<'a> Builder<'a> {
                     self.faults.push(Fault { span: value_span, path, message });
                 }
                 merged.push(value);
-            } else if entries.iter().any(|(key, _)| key.name == name) {
+            } else if !names.insert(name.clone()) {
                 let message = format!("'{name}' is given twice");
                 self.faults.push(Fault { span, path, message });
             } else {

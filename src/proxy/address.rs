@@ -9,6 +9,7 @@ use super::present::Present;
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
+use smallvec::{SmallVec, smallvec};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -42,10 +43,17 @@ pub fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
 
 /// The caller according to trusted proxies, in `X-Forwarded-For` or `Forwarded`. Where both are
 /// there and disagree, one of them is the caller's own invention: only the peer is believed.
-fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+pub fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let by_x = elements(headers, &X_FORWARDED_FOR).map(|all| walk(peer, all.map(address), trusted));
-    let by_forwarded =
-        elements(headers, &FORWARDED).map(|all| walk(peer, all.map(for_parameter), trusted));
+    let by_forwarded = headers.contains_key(FORWARDED).then(|| {
+        let lines = headers.get_all(FORWARDED).iter().rev();
+        // What has no end is no list.
+        let elements = lines.flat_map(|line| {
+            let text = str::from_utf8(line.as_bytes()).unwrap_or_default();
+            unquoted(text, ',').unwrap_or(smallvec![""]).into_iter().rev().map(for_parameter)
+        });
+        walk(peer, elements, trusted)
+    });
     match (by_x, by_forwarded) {
         (Some(ip), None) | (None, Some(ip)) => ip,
         (Some(x), Some(forwarded)) if x == forwarded => x,
@@ -79,12 +87,31 @@ fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &
     believed
 }
 
-/// `for=` of one element of `Forwarded`; quoted where it holds a port or is IPv6.
+/// The parts of a text between separators that are not in quotes. `None` if a quote has no end.
+fn unquoted(text: &str, separator: char) -> Option<SmallVec<[&str; 8]>> {
+    let (mut quoted, mut escaped) = (false, false);
+    let parts = text.split(|c: char| {
+        if quoted {
+            quoted = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            return false;
+        }
+        quoted = c == '"';
+        c == separator
+    });
+    let parts = parts.collect();
+    (!quoted).then_some(parts)
+}
+
+/// `for=` of one element of `Forwarded`; quoted where it holds a port or is IPv6. Two of them are
+/// none.
 fn for_parameter(element: &str) -> Option<IpAddr> {
-    let value = element.split(';').find_map(|pair| {
+    let pairs = unquoted(element, ';')?;
+    let mut values = pairs.iter().filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         name.trim().eq_ignore_ascii_case("for").then_some(value.trim())
-    })?;
+    });
+    let value = values.next().filter(|_| values.next().is_none())?;
     address(value.strip_prefix('"').map_or(Some(value), |value| value.strip_suffix('"'))?)
 }
 
@@ -147,7 +174,14 @@ mod tests {
 
     #[test]
     fn forwarded_is_read_the_same_way() {
-        let cases: [(&[&str], &str); 5] = [
+        let cases: [(&[&str], &str); 11] = [
+            // What is in quotes is no parameter and no element.
+            (&["host=\"a;for=6.6.6.6\";for=203.0.113.7"], "203.0.113.7"),
+            (&["host=\"a, for=6.6.6.6;x=\";for=203.0.113.7"], "203.0.113.7"),
+            (&["host=\"\\\"; for=6.6.6.6\";for=203.0.113.7"], "203.0.113.7"),
+            (&["for=203.0.113.7;for=6.6.6.6"], "10.0.0.1"),
+            (&["for=6.6.6.6;host=\"a"], "10.0.0.1"),
+            (&["for=6.6.6.6", "host=\"a, for=203.0.113.7"], "10.0.0.1"),
             (&["for=203.0.113.7;proto=https"], "203.0.113.7"),
             (&["for=1.1.1.1, proto=http;For=\"203.0.113.7:123\", for=10.1.1.1"], "203.0.113.7"),
             (&["for=\"[2001:db8::1]:80\""], "2001:db8::1"),

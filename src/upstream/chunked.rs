@@ -88,7 +88,8 @@ impl Chunked {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let (end, trailers) = match httparse::parse_headers(buffer, &mut fields) {
             Err(_) => return Err(Garbled),
-            Ok(httparse::Status::Partial) if buffer.len() > MAX_TRAILERS => return Err(Garbled),
+            Ok(httparse::Status::Partial) if buffer.len() >= MAX_TRAILERS => return Err(Garbled),
+            Ok(httparse::Status::Complete((end, _))) if end > MAX_TRAILERS => return Err(Garbled),
             Ok(httparse::Status::Partial) => return Ok(Step::More),
             Ok(httparse::Status::Complete((end, fields))) => {
                 let mut trailers = HeaderMap::with_capacity(fields.len());
