@@ -105,7 +105,13 @@ fn every_example_in_the_repository_is_valid() {
 /// leaves out put in front.
 #[test]
 fn the_references_examples_are_valid() {
-    let pages = ["docs/configuration.md", "docs/algorithms.md", "docs/protocols.md", "README.md"];
+    let pages = [
+        "docs/configuration.md",
+        "docs/algorithms.md",
+        "docs/protocols.md",
+        "docs/upstreams.md",
+        "README.md",
+    ];
     let reference = pages.map(|page| std::fs::read_to_string(root(page)).unwrap()).concat();
     let blocks: Vec<&str> = reference
         .split("```yaml\n")
@@ -207,4 +213,26 @@ fn the_demo_runs_and_its_lines_work() {
     assert!(child.wait().unwrap().success());
     let ok = "HTTP/1.1 200 OK";
     assert_eq!(statuses, [ok, ok, "HTTP/1.1 401 Unauthorized", ok, ok], "{curls:?}");
+}
+
+#[test]
+fn the_manifests_hold_a_good_file() {
+    let text = std::fs::read_to_string(root("deploy/kubernetes/sluice.yaml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut found = 0;
+    for document in text.split("\n---\n") {
+        let manifest: serde_yaml::Value = serde_yaml::from_str(document).unwrap();
+        let Some(file) = manifest["data"]["gateway.yaml"].as_str() else { continue };
+        let path = folder.path().join("gateway.yaml");
+        std::fs::write(&path, file).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .arg("check")
+            .arg(&path)
+            .env("ADMIN_TOKEN", "a token that is long enough")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        found += 1;
+    }
+    assert_eq!(found, 1);
 }
