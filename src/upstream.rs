@@ -182,14 +182,12 @@ fn gather(
 ) -> Members {
     let mut members = Vec::new();
     for endpoint in &config.endpoints {
-        let found = names.addresses(endpoint);
-        let several = found.len() > 1;
-        for addresses in found {
+        for addresses in names.addresses(endpoint) {
             let known = before.and_then(|before| {
                 before.endpoints.iter().find(|known| known.is(endpoint, &addresses)).cloned()
             });
             let member = known.unwrap_or_else(|| {
-                Arc::new(Endpoint::new(endpoint, addresses, several, config.tls.as_ref()))
+                Arc::new(Endpoint::new(endpoint, addresses, config.tls.as_ref()))
             });
             members.push((member, endpoint.weight));
         }

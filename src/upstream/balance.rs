@@ -215,7 +215,7 @@ mod tests {
         let endpoint = |(port, weight): (u16, &u32)| {
             let config =
                 model::Endpoint { https: false, host: "127.0.0.1".into(), port, weight: *weight };
-            (Arc::new(Endpoint::new(&config, Addresses::new(), false, None)), *weight)
+            (Arc::new(Endpoint::new(&config, Addresses::new(), None)), *weight)
         };
         Members::new(1, (1..).zip(weights).map(endpoint).collect())
     }

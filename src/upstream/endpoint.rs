@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// What logs and metrics call it: host and port, and the address where it is one of several.
+    /// What logs and metrics call it: host and port, or a name and one of its addresses.
     pub name: String,
     /// Where it is.
     pub addresses: Addresses,
@@ -69,13 +69,8 @@ pub enum Condition {
 }
 
 impl Endpoint {
-    /// An endpoint that nothing is known of yet; it is one of `several` of its name.
-    pub fn new(
-        config: &model::Endpoint,
-        addresses: Addresses,
-        several: bool,
-        tls: Option<&Tls>,
-    ) -> Self {
+    /// An endpoint that nothing is known of yet.
+    pub fn new(config: &model::Endpoint, addresses: Addresses, tls: Option<&Tls>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let tls = tls.filter(|_| config.https);
         let server_name = tls.and_then(|tls| {
@@ -83,7 +78,9 @@ impl Endpoint {
             tls.server_name.clone().or_else(own)
         });
         let name = match addresses.first() {
-            Some(address) if several => format!("{} ({address})", config.host),
+            Some(address) if literal(&config.host).is_none() => {
+                format!("{} ({address})", config.host)
+            }
             _ => format!("{}:{}", config.host, config.port),
         };
         Self {
@@ -259,7 +256,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         let config = model::Endpoint { https: false, host: "127.0.0.1".into(), port: 1, weight: 1 };
-        Endpoint::new(&config, Addresses::new(), false, None)
+        Endpoint::new(&config, Addresses::new(), None)
     }
 
     fn eject() -> model::Eject {
