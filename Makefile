@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build release test clients torture shuttle load bench bench-peers guard micro demo pictures
+.PHONY: help build release test clients torture soak restarts slow shuttle load bench bench-peers guard micro demo pictures
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,15 @@ clients: ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl
 torture: ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
 	cargo build
 	scripts/torture/run.sh target/debug/sluice $(ARGS)
+
+soak: build ## Ten minutes of mixed traffic: no errors, no growth, no leaks
+	scripts/soak/run.sh target/release/sluice $(ARGS)
+
+restarts: build ## A thousand reloads, and restarts by systemd's sockets and SIGUSR2, under load
+	scripts/soak/reloads.sh target/release/sluice reloads activation2 handover
+
+slow: build ## Slow clients by the hundreds (slowhttptest), while others are served
+	scripts/soak/slow.sh target/release/sluice $(ARGS)
 
 shuttle: ## The memory store's locks under orders of events that chance would not find
 	RUSTFLAGS="--cfg shuttle" cargo test --target-dir target/shuttle --lib shuttled
