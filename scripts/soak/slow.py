@@ -29,23 +29,23 @@ GATEWAY_YAML = """\
 listen: 127.0.0.1:{plain}
 admin: 127.0.0.1:{admin}
 upstreams:
-  app: {{ endpoints: ["http://127.0.0.1:{one}"], timeouts: {{ idle: 5s, response: {response}s }} }}
+  app: {{ endpoints: ["http://127.0.0.1:{one}"], timeouts: {{ idle: 5s, response: 60s }} }}
 routes:
   - {{ path: /, upstream: app, limits: [{{ by: ip, rate: 1000000/minute }}] }}
-server: {{ header_timeout: {headers}s, idle_timeout: {idle}s{body_timeout} }}
+server: {{ header_timeout: {headers}s, body_timeout: {body}s, idle_timeout: {idle}s }}
 logging: {{ access: off }}
 """
 
 # What slowhttptest is told, how long it runs, which time-out must end its connections, and how many
 # there are at most.
-# In `body` the next piece comes later than the gateway waits; in `drip` it comes in time, which may go
-# on for as long as it likes. In `read` and `unread` there are tiny windows, and five bytes a second are
+# In `body` the next piece comes later than the gateway waits; in `drip` it comes in time, but is too
+# little to count. In `read` and `unread` there are tiny windows, and five bytes a second are
 # taken: of an answer that the kernel's buffers may hold whole, and of one that they do not hold, by fewer
 # callers, since each of them can cost the machine several mebibytes. In `range` nobody stays.
 MODES = {
     "headers": (["-H", "-i", "3", "-x", "24"], "/echo", 30, HEADERS, 2000),
     "body": (["-B", "-i", "20", "-s", "100000", "-x", "10", "-t", "POST"], "/upload", 35, BODY, 2000),
-    "drip": (["-B", "-i", "2", "-s", "100000", "-x", "10", "-t", "POST"], "/upload", 30, None, 2000),
+    "drip": (["-B", "-i", "2", "-s", "100000", "-x", "10", "-t", "POST"], "/upload", 30, BODY, 2000),
     "read": (["-X", "-n", "1", "-z", "5", "-w", "10", "-y", "200"], f"/bytes/{1 << 20}", 25, IDLE, 1000),
     "unread": (["-X", "-n", "1", "-z", "5", "-w", "10", "-y", "200"], f"/bytes/{5 << 20}", 25, IDLE, 100),
     "range": (["-R", "-a", "5", "-b", "2000"], "/bytes/1000", 30, IDLE, 2000),
@@ -220,7 +220,7 @@ async def report(mode, gateway, folder, faults, watch, probe, wanted, most, used
                if name.startswith(("sluice_refused_total", "sluice_requests_total")) and value != before.get(name, 0)}
     print(f"{mode}: {len(lifetimes)} slow connections, at most {most} at once by the gateway's count")
     print(f"  held        longest {lifetimes[-1] if lifetimes else 0:.1f} s, half of them {percentile(lifetimes, 0.5):.1f} s or less; "
-          + (f"time-out {time_out} s" if time_out else "no time-out ends this"))
+          + f"time-out {time_out} s")
     told = longest_by_statistics(statistics, length)
     opened = max((opened for _, opened, _ in statistics), default=0)
     print(f"  slowhttptest opened {opened}, longest "
@@ -233,7 +233,7 @@ async def report(mode, gateway, folder, faults, watch, probe, wanted, most, used
     held = gateway.held()
     print(f"  gateway     {refused}; {held['rss']} KiB, {held['sockets']} sockets afterwards; "
           f"CPU {held['cpu'] - used[0]:.1f} s, slowhttptest {used[1]:.1f} s", flush=True)
-    late = [seconds for seconds in lifetimes if time_out and seconds > time_out + SLACK]
+    late = [seconds for seconds in lifetimes if seconds > time_out + SLACK]
     if late:
         faults.add(mode, f"{len(late)} connections are held for up to {late[-1]:.1f} s; their time-out is {time_out} s")
     if opened < wanted / 2 or mode != "range" and len(lifetimes) < wanted / 2:
@@ -243,15 +243,10 @@ async def report(mode, gateway, folder, faults, watch, probe, wanted, most, used
 
 
 async def run(gateway, ports, folder, modes, faults):
-    def write(response, body_timeout):
-        gateway.write(GATEWAY_YAML.format(**ports, headers=HEADERS, idle=IDLE, response=response, body_timeout=body_timeout))
-        return gateway.check()
-
-    if not write(60, f", body_timeout: {BODY}s")[0]:
-        print(f"server.body_timeout is not known to this gateway; timeouts.response is {BODY} s instead")
-        accepted, said = write(BODY, "")
-        if not accepted:
-            raise SystemExit(f"the gateway refuses its file:\n{said}")
+    gateway.write(GATEWAY_YAML.format(**ports, headers=HEADERS, idle=IDLE, body=BODY))
+    accepted, said = gateway.check()
+    if not accepted:
+        raise SystemExit(f"the gateway refuses its file:\n{said}")
     gateway.start()
     await gateway.ready()
     for mode in modes:

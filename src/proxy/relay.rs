@@ -75,13 +75,11 @@ pub(super) async fn relay(
             let repeatable = whole && request.is_idempotent() && !exchange.has_told();
             repeatable.then(|| tries.another(exchange, fault, status)).flatten()
         });
-        match (asked, next) {
-            (Ok(answer), None) => return Ok(answer),
-            (Err(failure), None) => return Err(refusal(failure)),
-            (Ok(answer), Some(_)) => guard = answer.source.give_up(),
-            (Err(_), Some(_)) => {}
+        let Some(next) = next else { return asked.map_err(refusal) };
+        if let Ok(answer) = asked {
+            guard = answer.source.give_up();
         }
-        picked = next.unwrap_or(picked);
+        picked = next;
     }
 }
 
