@@ -11,7 +11,6 @@ use crate::metrics::{EndpointReading, Metrics, Readings};
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
-use crate::upstream::endpoint::Condition;
 use crate::upstream::names::{Names, Resolver};
 use crate::upstream::{Endpoint, Upstream};
 use arc_swap::ArcSwap;
@@ -222,10 +221,7 @@ impl Gateway {
             let read = |endpoint: &Arc<Endpoint>| EndpointReading {
                 upstream: upstream.name().to_owned(),
                 name: endpoint.name.clone(),
-                in_service: matches!(
-                    endpoint.condition(now, upstream.config.slow_start),
-                    Condition::InService(_)
-                ),
+                in_service: endpoint.is_in_service(now),
                 in_flight: endpoint.in_flight(),
             };
             members.endpoints.iter().map(read).collect::<Vec<_>>()

@@ -9,7 +9,8 @@
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::process::{Child, Command};
@@ -18,8 +19,11 @@ use std::time::Duration;
 /// The first file descriptor that systemd passes.
 const FIRST: i32 = 3;
 
-/// Where a successor says that it is ready.
+/// Which of the sockets that were passed on is the one to tell a predecessor by.
 const PREDECESSOR: &str = "SLUICE_PREDECESSOR";
+
+/// What a successor says when it is ready.
+const READY: &[u8; 5] = b"ready";
 
 /// How long a successor may take, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,10 +33,16 @@ const LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<TcpListener>);
 
+/// The process that this one is to take over from.
+#[derive(Debug)]
+pub struct Predecessor(UnixDatagram);
+
 impl Inherited {
-    /// What was passed to this process. Asked once, before anything else is opened.
-    pub fn from_environment() -> Self {
+    /// What was passed to this process, and by whom. Asked once, before anything else is opened.
+    pub fn from_environment() -> (Self, Option<Predecessor>) {
         let mut passed = ListenFd::from_env();
+        let index = std::env::var(PREDECESSOR).ok().and_then(|index| index.parse().ok());
+        let predecessor = index.and_then(|index| passed.take_unix_datagram(index).ok().flatten());
         let sockets = (0..passed.len()).filter_map(|index| match passed.take_tcp_listener(index) {
             Ok(socket) => socket,
             Err(error) => {
@@ -40,14 +50,16 @@ impl Inherited {
                 None
             }
         });
-        Self(sockets.collect())
+        (Self(sockets.collect()), predecessor.map(Predecessor))
     }
 
     /// The socket that listens on this address, if one was passed on.
     pub fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
-        // Port 0 is any port.
+        // Port 0 is any port, and `[::]` takes IPv4 along: systemd makes it of a bare port.
         let fits = |local: SocketAddr| {
-            local.ip() == address.ip() && (address.port() == 0 || local.port() == address.port())
+            let all = address.ip().is_unspecified() && local.ip() == Ipv6Addr::UNSPECIFIED;
+            let port = address.port() == 0 || local.port() == address.port();
+            port && (all || local.ip() == address.ip())
         };
         let index = self.0.iter().position(|socket| socket.local_addr().is_ok_and(fits))?;
         let socket = self.0.remove(index);
@@ -62,10 +74,14 @@ impl Inherited {
     }
 }
 
-/// Tells whoever started this process, systemd or a predecessor, that callers can connect.
-pub fn say_ready() {
+/// Tells systemd, and whoever is to be taken over from, that callers can connect.
+pub fn say_ready(predecessor: Option<Predecessor>) {
     say("NOTIFY_SOCKET", &format!("READY=1\nMAINPID={}\n", std::process::id()));
-    say(PREDECESSOR, "READY=1\n");
+    if let Some(Predecessor(socket)) = predecessor
+        && let Err(error) = socket.send(READY)
+    {
+        tracing::warn!("cannot tell the process before this one: {error}");
+    }
 }
 
 /// Tells systemd that this process is about to end.
@@ -102,41 +118,55 @@ pub enum HandoverError {
     Late,
 }
 
+/// A process that starts; it ends with this, unless it is [let go](Self::let_go).
+struct Starting(Option<Child>);
+
+impl Starting {
+    fn let_go(mut self) -> Option<u32> {
+        self.0.take().map(|child| child.id())
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Starts a successor with these sockets, and returns when it is ready. Says which process it is.
+/// Whoever does not wait for it ends it.
 pub async fn hand_over(sockets: Vec<TcpListener>) -> Result<u32, HandoverError> {
-    let name = format!("sluice-{}-{:016x}", std::process::id(), fastrand::u64(..));
-    let hears = UnixDatagram::bind_addr(&UnixAddress::from_abstract_name(&name)?)?;
+    let (hears, tells) = UnixDatagram::pair()?;
     hears.set_nonblocking(true)?;
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     let count = sockets.len();
-    let mappings = (FIRST..)
-        .zip(sockets)
-        .map(|(child_fd, socket)| FdMapping { parent_fd: socket.into(), child_fd });
+    let passed = sockets.into_iter().map(OwnedFd::from).chain([tells.into()]);
+    let mappings =
+        (FIRST..).zip(passed).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd });
     let mut command = Command::new(program);
-    command.args(arguments).env("LISTEN_FDS", count.to_string()).env_remove("LISTEN_PID");
-    command.env(PREDECESSOR, format!("@{name}"));
+    command.args(arguments).env("LISTEN_FDS", (count + 1).to_string()).env_remove("LISTEN_PID");
+    command.env(PREDECESSOR, count.to_string());
     command.fd_mappings(mappings.collect()).map_err(io::Error::other)?;
-    let mut child = command.spawn()?;
-    let waiting = tokio::time::timeout(PATIENCE, ready(&mut child, &hears));
-    let outcome = waiting.await.unwrap_or(Err(HandoverError::Late));
-    if outcome.is_err() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    outcome.map(|()| child.id())
+    let mut starting = Starting(Some(command.spawn()?));
+    let waiting = tokio::time::timeout(PATIENCE, ready(&mut starting, &hears));
+    waiting.await.unwrap_or(Err(HandoverError::Late))?;
+    Ok(starting.let_go().unwrap_or_default())
 }
 
 /// Until it says that it is ready, or has ended.
-async fn ready(child: &mut Child, hears: &UnixDatagram) -> Result<(), HandoverError> {
-    let mut word = [0; 64];
+async fn ready(starting: &mut Starting, hears: &UnixDatagram) -> Result<(), HandoverError> {
+    let mut word = [0; READY.len()];
     loop {
-        if let Ok(count) = hears.recv(&mut word)
-            && word[..count].starts_with(b"READY=1")
-        {
+        if hears.recv(&mut word).is_ok() && word == *READY {
             return Ok(());
         }
-        if let Some(status) = child.try_wait()? {
+        if let Some(child) = &mut starting.0
+            && let Some(status) = child.try_wait()?
+        {
             return Err(HandoverError::Ended(status));
         }
         tokio::time::sleep(LOOK).await;

@@ -16,8 +16,12 @@ const WORTH: u64 = 1024;
 pub struct Times {
     /// What the backend has for the head of its answer, from the last piece it took.
     pub limit: Duration,
+    /// It is less than what is configured: the caller is in a hurry.
+    pub hurried: bool,
     /// What the caller has for the next piece of the body.
     pub body: Duration,
+    /// What the backend has for the next piece of its answer's body.
+    pub silence: Duration,
 }
 
 /// The wait for an answer.
@@ -48,8 +52,8 @@ impl Patience {
     ) -> Poll<bool> {
         match upload.filter(|upload| upload.is_waiting()) {
             Some(upload) => {
-                let worth = upload.sent() >= self.sent.saturating_add(WORTH);
-                if worth || !std::mem::replace(&mut self.waiting, true) {
+                let began = !std::mem::replace(&mut self.waiting, true);
+                if began || upload.sent() >= self.sent.saturating_add(WORTH) {
                     (self.since, self.sent) = (deadline.tick(), upload.sent());
                     deadline.set_from(self.since, ticks(self.times.body));
                 }

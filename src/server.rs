@@ -12,14 +12,13 @@ use crate::handover::Inherited;
 use crate::listener::Listeners;
 use crate::tls::TlsError;
 use crate::upstream::names::Resolver;
-use crate::worker::{self, Handover, Orders};
+use crate::worker::{self, Handover, Orders, Stop};
 use control::{Command, Control};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How to run.
@@ -174,8 +173,8 @@ fn spawn_workers(
     gateway: &Arc<Gateway>,
     count: usize,
     listeners: &watch::Receiver<Listeners>,
-    on_stop: &watch::Receiver<Option<Duration>>,
-    stop: &watch::Sender<Option<Duration>>,
+    on_stop: &watch::Receiver<Option<Stop>>,
+    stop: &watch::Sender<Option<Stop>>,
 ) -> Result<Vec<JoinHandle<()>>, Error> {
     let (senders, receivers): (Vec<mpsc::UnboundedSender<Handover>>, Vec<_>) =
         (0..count).map(|_| mpsc::unbounded_channel()).unzip();
@@ -195,7 +194,7 @@ fn spawn_workers(
     drop(ready);
     outcome = on_ready.iter().take(threads.len()).fold(outcome, Result::and);
     if let Err(error) = outcome {
-        stop.send_replace(Some(Duration::ZERO));
+        stop.send_replace(Some(Stop::default()));
         return Err(error.into());
     }
     Ok(threads)

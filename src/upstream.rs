@@ -159,7 +159,7 @@ impl Upstream {
         let _turn = self.changing.lock();
         let members = self.members.load();
         let kept = match fault {
-            Fault::Unreachable | Fault::Broke => 0.0,
+            Fault::Unreachable => 0.0,
             _ => members.endpoints.len() as f64 * eject.keep,
         };
         let is_one = members.endpoints.iter().any(|member| member.id == endpoint.id);
@@ -283,6 +283,16 @@ mod tests {
         assert_eq!(ejected, 3);
         // Those that cannot be reached at all go nevertheless.
         assert!(failing(&upstream, 9, Fault::Unreachable));
+    }
+
+    #[test]
+    fn an_ejection_leaves_the_slow_start_of_others_alone() {
+        let upstream = upstream((1..=3).map(|port| at("127.0.0.1", port, 1)).collect());
+        let back = Arc::clone(&upstream.members.load().endpoints[0]);
+        back.fell_ill();
+        back.recovered(NOW);
+        assert!(failing(&upstream, 1, Fault::Unreachable));
+        assert!(!back.is_well(), "it has only just come back");
     }
 
     #[test]

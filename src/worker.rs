@@ -34,10 +34,20 @@ pub type Handover = (std::net::TcpStream, SocketAddr, Arc<Listener>);
 pub struct Orders {
     /// Which listeners to accept from.
     pub listeners: watch::Receiver<Listeners>,
-    /// When to finish: the time requests in flight may still take.
-    pub stop: watch::Receiver<Option<Duration>>,
+    /// When and how to finish.
+    pub stop: watch::Receiver<Option<Stop>>,
     /// Connections that other workers accepted for this one.
     pub handovers: mpsc::UnboundedReceiver<Handover>,
+}
+
+/// How a worker finishes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stop {
+    /// How long connections are told that they end with the next answer, before idle ones are closed:
+    /// a request that is on its way would be lost.
+    pub farewell: Duration,
+    /// How long requests in flight may take after that.
+    pub grace: Duration,
 }
 
 /// How long requests that have arrived unseen may take to be seen when the gateway stops.
@@ -64,6 +74,9 @@ pub struct Worker {
     generation: RefCell<Rc<Generation>>,
     /// Where other workers take connections.
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
+    /// Answers say that their connection ends with them.
+    leaving: Cell<bool>,
+    /// Idle connections are closed.
     draining: Cell<bool>,
     /// What the date was when somebody asked last, and in which second that was.
     date: RefCell<(u64, HeaderValue)>,
@@ -94,6 +107,13 @@ impl Generation {
     }
 }
 
+impl Generation {
+    /// Closes idle connections to backends, to make room for others. Says whether there were any.
+    pub fn shed(&self) -> bool {
+        self.stations.iter().fold(false, |any, station| any | station.shed())
+    }
+}
+
 impl Worker {
     fn new(
         gateway: Arc<Gateway>,
@@ -111,6 +131,7 @@ impl Worker {
             last_read: RefCell::default(),
             piece: RefCell::default(),
             peers,
+            leaving: Cell::new(false),
             draining: Cell::new(false),
             date: RefCell::new((0, HeaderValue::from_static(""))),
         }
@@ -149,7 +170,12 @@ impl Worker {
         &self.gateway.metrics.workers[self.index]
     }
 
-    /// Whether connections should end when their request does.
+    /// Whether connections should end with the next answer.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.get()
+    }
+
+    /// Whether connections should end now, unless a request is under way.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -159,15 +185,15 @@ impl Worker {
         let ticking = spawn_local(tick(Rc::clone(&self)));
         self.gateway.store.warm();
         let mut accepting: HashMap<SocketAddr, (Arc<Listener>, AbortHandle)> = HashMap::new();
-        let grace = loop {
+        let Stop { farewell, grace } = loop {
             let wanted = orders.listeners.borrow_and_update().clone();
             self.reconcile(&mut accepting, &wanted);
             tokio::select! {
                 Ok(()) = orders.listeners.changed() => {}
                 Some(handover) = orders.handovers.recv() => self.take(handover),
                 Ok(()) = orders.stop.changed() => {
-                    if let Some(grace) = *orders.stop.borrow_and_update() {
-                        break grace;
+                    if let Some(stop) = *orders.stop.borrow_and_update() {
+                        break stop;
                     }
                 }
                 else => return,
@@ -176,15 +202,18 @@ impl Worker {
         // What has arrived already is still served: it is in no way to be told from what is under way.
         tokio::time::sleep(LAST_CALL.min(grace)).await;
         self.reconcile(&mut accepting, &[]);
-        tokio::time::sleep(LAST_CALL.min(grace)).await;
-        self.draining.set(true);
+        self.leaving.set(true);
         self.deadlines.wake_all();
         let mut stop = orders.stop.clone();
         tokio::select! {
-            () = self.finish(&mut orders) => {}
-            () = tokio::time::sleep(grace) => {}
+            () = async {
+                let _ = tokio::time::timeout(farewell.max(LAST_CALL), self.finish(&mut orders)).await;
+                self.draining.set(true);
+                self.deadlines.wake_all();
+                let _ = tokio::time::timeout(grace, self.finish(&mut orders)).await;
+            } => {}
             // Told a second time: at once.
-            _ = stop.wait_for(|grace| grace.is_some_and(|grace| grace.is_zero())) => {}
+            _ = stop.wait_for(|stop| stop.is_some_and(|stop| stop.grace.is_zero())) => {}
         }
         ticking.abort();
     }

@@ -125,6 +125,77 @@ fn a_length_beside_chunked_never_reaches_the_backend() {
     assert_eq!(backend.seen().len(), 2);
 }
 
+/// What is behind the last chunk hides behind a line end that some take for one and some do not. What
+/// others send at the same time does not help.
+#[test]
+fn no_request_hides_behind_the_last_chunk() {
+    let backend = Backend::with(|seen, stream| {
+        if seen.target == "/slow" {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        std::io::Write::write_all(stream, &crate::common::backend::ok("x")).is_ok()
+    });
+    let gateway = Gateway::start(&open(&backend));
+    let post = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    let hidden = "GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n";
+    for end in ["0\r\n\n", "0\r\nx: 1\n\n"] {
+        // At once, in two reads, and behind a request that takes its time.
+        let mut connection = gateway.connect();
+        connection.write(format!("{post}3\r\nabc\r\n{end}{hidden}").as_bytes());
+        assert_eq!(connection.read_reply("POST").status, 400, "{end:?}");
+        let mut connection = gateway.connect();
+        connection.write(&post.as_bytes()[..30]);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        connection.write(format!("{}3\r\nabc\r\n{end}{hidden}", &post[30..]).as_bytes());
+        assert_eq!(connection.read_reply("POST").status, 400, "{end:?}");
+        let mut connection = gateway.connect();
+        let mut others: Vec<_> = (0..3).map(|_| gateway.connect()).collect();
+        let before = backend.count();
+        connection.write(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n");
+        crate::common::eventually("it", || (backend.count() > before).then_some(()));
+        connection.write(format!("{post}3\r\nabc\r\n{end}{hidden}").as_bytes());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        for other in &mut others {
+            other.write(
+                b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nfffffffff\r\n",
+            );
+        }
+        assert_eq!(connection.read_reply("GET").status, 200);
+        let _ = connection.try_reply("POST");
+        assert!(connection.is_closed());
+    }
+    assert!(backend.seen().iter().all(|seen| seen.target != "/smuggled"));
+}
+
+#[test]
+fn chunks_after_chunks_keep_their_connection() {
+    let backend = Backend::start();
+    let gateway = Gateway::start(&open(&backend));
+    let mut connection = gateway.connect();
+    let cookie = "x".repeat(5000);
+    for turn in 0..20 {
+        // Heads in one read and in several, bodies at once and piece by piece.
+        let long = if turn % 3 == 0 { cookie.as_str() } else { "" };
+        let head = format!(
+            "POST /{turn} HTTP/1.1\r\nhost: a\r\nx-long: {long}\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        connection.write(&head.as_bytes()[..head.len() / 2]);
+        if turn % 2 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        connection.write(&head.as_bytes()[head.len() / 2..]);
+        for piece in ["3\r\nabc\r\n", "2;x=y\r\nde\r", "\n0\r\n", "\r\n"] {
+            connection.write(piece.as_bytes());
+            std::thread::sleep(std::time::Duration::from_millis(turn % 5));
+        }
+        let reply = connection.read_reply("POST");
+        assert_eq!((reply.status, reply.header("connection")), (200, None), "{turn}");
+        assert_eq!(backend.last().body, b"abcde");
+        assert_eq!(connection.get("/").status, 200);
+    }
+    assert_eq!(backend.count(), 40);
+}
+
 #[test]
 fn broken_chunks_end_the_exchange() {
     let backend = Backend::start();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const CALLERS: usize = 16;
+const CALLERS: usize = 12;
 const EVERY: Duration = Duration::from_millis(500);
 
 fn gateway(endpoints: &[SocketAddr], settings: &str) -> Gateway {
@@ -28,7 +28,7 @@ fn in_service(gateway: &Gateway) -> usize {
 }
 
 fn load(gateway: &Gateway) -> Load {
-    Load::start(&[gateway], CALLERS, Duration::from_millis(1))
+    Load::start(&[gateway], CALLERS, Duration::from_millis(3))
 }
 
 fn failed(outcome: &Outcome) -> Vec<Asked> {
@@ -102,8 +102,8 @@ fn all_endpoints_die_and_return() {
     );
     assert!(!dead.is_empty() && dead.iter().all(|asked| asked.status == 503));
     assert!(between(all, Instant::now()).all(|asked| asked.status == 200));
-    // Within an interval; the rest is for a machine that has other things to do.
-    assert!(all - returned < EVERY * 3, "{:?}", all - returned);
+    // Within an interval, unless the machine has other things to do.
+    assert!(all - returned < EVERY * 10, "{:?}", all - returned);
     assert!(backends.iter().all(|backend| backend.count() > 0));
 }
 
@@ -131,7 +131,7 @@ fn an_endpoint_hangs() {
     hangs.store(false, Ordering::SeqCst);
     let outcome = load.stop();
     let failed = failed(&outcome);
-    let slow = outcome.0.iter().filter(|asked| asked.took > limit / 2).count();
+    let slow = outcome.0.iter().filter(|asked| asked.took >= limit).count();
     println!("hung: {} of {} got 504, {slow} waited", failed.len(), outcome.0.len());
     assert!(failed.iter().all(|asked| asked.status == 504 && asked.at < ejected), "{failed:?}");
     // Those who were there when it began to hang, and nobody else: callers come one at a time.

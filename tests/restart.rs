@@ -151,9 +151,9 @@ fn a_successor_that_does_not_start_changes_nothing() {
     });
     std::fs::write(process.folder().join("gateway.yaml"), "listen: nowhere").unwrap();
     process.signal("-USR2");
-    let lines = std::iter::from_fn(|| told.recv_timeout(std::time::Duration::from_secs(30)).ok());
-    let said = lines.take_while(|line| !line.contains("this process goes on")).count();
-    assert!(said < 1000);
+    let mut lines =
+        std::iter::from_fn(|| told.recv_timeout(std::time::Duration::from_secs(30)).ok());
+    assert!(lines.any(|line| line.contains("this process goes on")));
     assert_eq!(Connection::open(process.address).get("/").status, 200);
 }
 

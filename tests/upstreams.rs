@@ -420,3 +420,89 @@ fn an_endpoint_that_a_reload_removed_finishes_what_it_has() {
     assert_eq!(slow.get("/").text(), "new");
     eventually("its connections to be closed", || (old.open() == 0).then_some(()));
 }
+
+fn ejections(gateway: &Gateway) -> u64 {
+    metric(gateway, "sluice_upstream_ejections_total{upstream=\"app\"}")
+}
+
+#[test]
+fn what_callers_do_is_no_fault_of_an_endpoint() {
+    let settings = "eject: { after: 2, for: 30s }, retries: off";
+    // They have no time.
+    let slow: Vec<Backend> = (0..3)
+        .map(|_| {
+            Backend::with(|_, stream| {
+                std::thread::sleep(Duration::from_millis(300));
+                std::io::Write::write_all(stream, &ok("late")).is_ok()
+            })
+        })
+        .collect();
+    let gateway = Gateway::start(&yaml(&addresses(&slow), settings));
+    let hurry = [("content-type", "application/grpc"), ("grpc-timeout", "1m")];
+    for _ in 0..8 {
+        assert_eq!(gateway.get_with("/", &hurry).header("grpc-status"), Some("4"));
+    }
+    assert_eq!(ejections(&gateway), 0);
+    // They break their upload off after the answer has begun, and so the answer.
+    let early: Vec<TcpListener> =
+        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let all: Vec<SocketAddr> = early.iter().map(|l| l.local_addr().unwrap()).collect();
+    for listener in early {
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(20) {
+                let mut stream = stream.unwrap();
+                let mut bytes = [0; 4096];
+                let _ = std::io::Read::read(&mut stream, &mut bytes);
+                let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n";
+                let _ = std::io::Write::write_all(&mut stream, head);
+                // Until the upload ends, which it does not do well.
+                while std::io::Read::read(&mut stream, &mut bytes).is_ok_and(|n| n > 0) {}
+            }
+        });
+    }
+    let gateway = Gateway::start(&yaml(&all, settings));
+    for _ in 0..8 {
+        let mut connection = gateway.connect();
+        connection
+            .write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n");
+        assert_eq!(connection.head().unwrap().status, 200);
+        connection.write(b"no chunk\r\n");
+        assert!(connection.try_reply("POST").is_none());
+    }
+    eventually("everybody left", || {
+        (metric(&gateway, "sluice_requests_in_flight") == 0).then_some(())
+    });
+    assert_eq!(ejections(&gateway), 0);
+}
+
+#[test]
+fn a_request_that_kills_connections_leaves_a_share_in_service() {
+    let backends: Vec<Backend> = (0..4)
+        .map(|_| {
+            Backend::answering(|seen| if seen.target == "/poison" { Vec::new() } else { ok("x") })
+        })
+        .collect();
+    let gateway = Gateway::start(&yaml(&addresses(&backends), "eject: { after: 2, for: 30s }"));
+    for _ in 0..30 {
+        gateway.get("/poison");
+    }
+    let in_service =
+        addresses(&backends).iter().filter(|a| self::in_service(&gateway, **a)).count();
+    assert_eq!((ejections(&gateway), in_service), (2, 2));
+}
+
+#[test]
+fn an_answer_that_falls_silent_is_given_up() {
+    let backend = Backend::with(|_, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort";
+        std::io::Write::write_all(stream, head).is_ok()
+    });
+    let gateway = Gateway::start(&yaml(&[backend.address()], "timeouts: { body: 200ms }"));
+    let mut connection = gateway.connect();
+    connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(connection.try_reply("GET").is_none());
+    assert_eq!(
+        metric(&gateway, "sluice_upstream_failures_total{upstream=\"app\",reason=\"broke\"}"),
+        1
+    );
+}

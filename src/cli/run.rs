@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     raise_file_limit();
-    let inherited = Inherited::from_environment();
+    let (inherited, predecessor) = Inherited::from_environment();
     let options = Options { workers, signals: true, inherited, ..Options::new(config) };
     let server = Server::start(options)?;
     for address in server.addresses() {
@@ -17,7 +17,7 @@ pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     if let Some(address) = server.admin_address() {
         tracing::info!("admin on {address}");
     }
-    handover::say_ready();
+    handover::say_ready(predecessor);
     Ok(server.wait()?)
 }
 

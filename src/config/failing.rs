@@ -10,6 +10,11 @@ use std::time::Duration;
 /// More often than this nobody is asked how they are.
 const LEAST_EVERY: Duration = Duration::from_millis(100);
 
+/// `health`: off unless it is given.
+pub(super) fn health(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Health> {
+    fields.get("health").filter(|node| !is_off(node)).and_then(|node| Health::read(node, cx))
+}
+
 /// `eject`: on unless it is `off`.
 pub(super) fn eject(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Eject> {
     match fields.get("eject") {

@@ -528,6 +528,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the request until the head of its response.
     pub response: Duration,
+    /// How long the body of a response may be silent.
+    pub body: Duration,
     /// How long an unused connection is kept.
     pub idle: Duration,
     /// How long a tunnel may be silent in both directions.

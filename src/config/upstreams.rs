@@ -50,6 +50,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(2),
             response: Duration::from_secs(30),
+            body: Duration::from_secs(300),
             idle: Duration::from_secs(60),
             tunnel: Duration::from_secs(300),
         }
@@ -64,6 +65,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     };
     let mut fields = Fields::of(node, "an upstream", cx)?;
     let endpoints: Option<Vec<Endpoint>> = fields.required("endpoints", cx);
+    let list = fields.get("endpoints");
     if let Some(Kind::List(items)) = fields.get("endpoints").map(|node| &node.kind)
         && items.is_empty()
     {
@@ -76,7 +78,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     ];
     let balance = fields.get("balance");
     let balance = balance.and_then(|node| one_of(node, cx, "a way of balancing", &words));
-    let health = fields.optional("health", cx);
+    let health = failing::health(&mut fields, cx);
     let eject = failing::eject(&mut fields, cx);
     let retries = failing::retries(&mut fields, cx);
     let defaults = empty(name);
@@ -90,6 +92,14 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     fields.later(&["concurrency"]);
     fields.finish(cx);
     let endpoints = endpoints?;
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        let same = |other: &Endpoint| (&other.host, other.port) == (&endpoint.host, endpoint.port);
+        if endpoints[..index].iter().any(same) {
+            let message = format!("{}:{} is there twice", endpoint.host, endpoint.port);
+            let help = "'weight' gives it a larger share".to_owned();
+            cx.error_with_help(list.unwrap_or(node), message, help);
+        }
+    }
     let tls = if endpoints.iter().any(|endpoint| endpoint.https) {
         Some(tls(node, ca, server_name, http2, cx)?)
     } else {
@@ -148,6 +158,7 @@ impl Read for Timeouts {
         let timeouts = Self {
             connect: positive(&mut fields, "connect", cx, default.connect),
             response: positive(&mut fields, "response", cx, default.response),
+            body: positive(&mut fields, "body", cx, default.body),
             idle: positive(&mut fields, "idle", cx, default.idle),
             tunnel: positive(&mut fields, "tunnel", cx, default.tunnel),
         };

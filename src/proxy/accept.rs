@@ -10,7 +10,7 @@
 
 use super::activity::Activity;
 use super::address::{cut, is_in};
-use super::chunks::{Framed, Inbound};
+use super::chunks::{self, Framed, Inbound};
 use super::tunnel::Tunnel;
 use super::watched::Watched;
 use super::{http1, http2};
@@ -49,6 +49,8 @@ pub struct Peer {
     pub(super) interim: RefCell<Vec<Head>>,
     /// What the bytes that have come belong to, over HTTP/1.1.
     pub(super) inbound: Cell<Inbound>,
+    /// A head that has come in part.
+    unfinished: RefCell<Vec<u8>>,
     /// Nobody can tell what comes after the request under way.
     last: Cell<bool>,
     /// What the request that was just answered has switched to.
@@ -68,14 +70,36 @@ impl Peer {
             activity: Activity::new(deadlines),
             interim: RefCell::default(),
             inbound: Cell::default(),
+            unfinished: RefCell::default(),
             last: Cell::new(false),
             tunnel: RefCell::default(),
             trusted: Cell::new((0, false)),
         }
     }
 
-    /// A request begins; `read` is what came last.
-    pub(super) fn account_for(&self, read: &[u8], framed: Framed) {
+    /// Bytes have come over HTTP/1.1. A head that came whole is kept in the worker's own place: it is
+    /// read before anybody else can come.
+    pub(super) fn heard(&self, bytes: &[u8], last_read: &RefCell<Vec<u8>>) -> Inbound {
+        let before = self.inbound.get();
+        let inbound = before.read(bytes, self.activity.waits_for_a_head());
+        self.inbound.set(inbound);
+        if inbound == Inbound::Head {
+            let mut unfinished = self.unfinished.borrow_mut();
+            if before == Inbound::Head || chunks::is_unfinished(bytes) {
+                unfinished.extend_from_slice(bytes);
+            } else {
+                let mut last_read = last_read.borrow_mut();
+                last_read.clear();
+                last_read.extend_from_slice(bytes);
+            }
+        }
+        inbound
+    }
+
+    /// A request begins; `last_read` is its head, unless that came in parts.
+    pub(super) fn account_for(&self, last_read: &[u8], framed: Framed) {
+        let unfinished = self.unfinished.take();
+        let read = if unfinished.is_empty() { last_read } else { &unfinished };
         let inbound = self.inbound.get().begin(read, framed);
         self.inbound.set(inbound);
         self.last.set(inbound == Inbound::Lost && framed == Framed::Chunks);

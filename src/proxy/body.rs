@@ -138,6 +138,14 @@ impl Source {
         }
     }
 
+    /// Whether it was the caller who did not bring the exchange to its end.
+    fn upload_failed(&self) -> bool {
+        match self {
+            Self::Http1 { connection, .. } => connection.upload_failed(),
+            Self::Http2(stream) => stream.upload_failed(),
+        }
+    }
+
     /// Nobody wants this answer. What is to be let go of when the request is over is handed back.
     pub(super) fn give_up(self) -> Option<Guard> {
         match self {
@@ -242,8 +250,11 @@ impl HttpBody for Body {
         match &frame {
             None => body.end(),
             Some(Err(_)) => {
+                let upload_failed = source.upload_failed();
                 body.source = None;
-                body.exchange.backend_broke();
+                if !upload_failed {
+                    body.exchange.backend_broke();
+                }
                 drop(body.exchange.settle(End::Failed));
             }
             Some(Ok(frame)) => {

@@ -3,9 +3,9 @@
 //! control characters hide in extensions.
 //!
 //! hyper reads from the same socket, so every byte is seen here first. But where a body begins is
-//! known only if its head came in one read, after everything that was read before had been used up:
-//! [`Inbound`] keeps account of that. Where the account is lost, a request with chunks is the last
-//! one of its connection.
+//! known only if everything that was read before its head had been used up: [`Inbound`] keeps account
+//! of that. Where the account is lost, because requests come before the one before is answered, a
+//! request with chunks is the last one of its connection.
 
 /// What the bytes that have come over a connection belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,18 +34,19 @@ pub(super) enum Framed {
 }
 
 impl Inbound {
-    /// Bytes have come. Those of a head are to be kept until it is whole.
-    pub(super) fn read(self, bytes: &[u8]) -> Self {
+    /// Bytes have come, of a head if one is waited for: those are to be kept until it is whole.
+    pub(super) fn read(self, bytes: &[u8], waits_for_a_head: bool) -> Self {
         match self {
-            Self::Whole => Self::Head,
+            Self::Whole | Self::Head if waits_for_a_head => Self::Head,
+            // The request before has not been answered.
+            Self::Whole | Self::Ahead => Self::Ahead,
             Self::Length(left) => Self::left(left, bytes.len()),
             Self::Chunks(chunks) => chunks.on(bytes),
-            Self::Ahead => Self::Ahead,
             Self::Head | Self::Lost => Self::Lost,
         }
     }
 
-    /// A head has been read whole; `read` is what came last.
+    /// A head has been read whole; `read` is what came since the request before.
     pub(super) fn begin(self, read: &[u8], framed: Framed) -> Self {
         if self != Self::Head || read.starts_with(b"\r") || read.starts_with(b"\n") {
             return Self::Lost;
@@ -99,6 +100,7 @@ enum At {
     DataFeed,
     /// The first byte of a trailer, or of the empty line that ends them.
     Line,
+    Name,
     Trailer,
     TrailerFeed,
     LastFeed,
@@ -159,12 +161,24 @@ impl Chunks {
             }
             (At::Line, b'\r') => At::LastFeed,
             (At::Trailer, b'\r') => At::TrailerFeed,
-            (At::Line | At::Trailer, _) if plain => At::Trailer,
+            (At::Name, b':') => At::Trailer,
+            (At::Line | At::Name, _) if is_of_a_name(byte) => At::Name,
+            (At::Trailer, _) if plain => At::Trailer,
             (At::TrailerFeed, b'\n') => At::Line,
             (At::LastFeed, b'\n') => At::Done,
             _ => At::Garbled,
         }
     }
+}
+
+/// Whether a field's name may hold this byte.
+fn is_of_a_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether a head that began with these bytes cannot end with them.
+pub(super) fn is_unfinished(read: &[u8]) -> bool {
+    !read.ends_with(b"\r\n\r\n") && head_end(read).is_none()
 }
 
 /// Where a head ends, by the lines that hyper takes for empty.
@@ -187,11 +201,11 @@ mod tests {
     const HEAD: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
 
     fn after(reads: &[&str]) -> Inbound {
-        let mut inbound = Inbound::Whole.read(b"");
+        let mut inbound = Inbound::Whole.read(b"", true);
         for (index, read) in reads.iter().enumerate() {
             inbound = match index {
                 0 => inbound.begin(format!("{HEAD}{read}").as_bytes(), Framed::Chunks),
-                _ => inbound.read(read.as_bytes()),
+                _ => inbound.read(read.as_bytes(), false),
             };
         }
         inbound
@@ -221,24 +235,27 @@ mod tests {
         let head = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let upload = b"PUT / HTTP/1.1\r\ncontent-length: 9\r\n\r\n12345";
         let mut inbound = Inbound::default();
-        inbound = inbound.read(head).begin(head, Framed::Not);
+        inbound = inbound.read(head, true).begin(head, Framed::Not);
         assert_eq!(inbound, Inbound::Whole);
-        inbound = inbound.read(upload).begin(upload, Framed::Length(9));
+        // In two reads.
+        inbound = inbound.read(&upload[..9], true).read(&upload[9..], true);
+        inbound = inbound.begin(upload, Framed::Length(9));
         assert_eq!(inbound, Inbound::Length(4));
-        inbound = inbound.read(b"67").read(b"89");
+        inbound = inbound.read(b"67", false).read(b"89", false);
         assert_eq!(inbound, Inbound::Whole);
-        // More than belongs to it, a head in two reads, and one without a read.
+        // More than belongs to it, one without a read, and one that came too early.
         let two = [&head[..], head].concat();
-        let ahead = inbound.read(&two).begin(&two, Framed::Not);
+        let ahead = inbound.read(&two, true).begin(&two, Framed::Not);
         assert_eq!(ahead.begin(&two, Framed::Not), Inbound::Lost);
         let half = [&head[..], b"GET /"].concat();
-        assert_eq!(inbound.read(&half).begin(&half, Framed::Not), Inbound::Ahead);
-        assert_eq!(inbound.read(&head[..9]).read(&head[9..]), Inbound::Lost);
+        assert_eq!(inbound.read(&half, true).begin(&half, Framed::Not), Inbound::Ahead);
         assert_eq!(inbound.begin(head, Framed::Not), Inbound::Lost);
-        assert_eq!(Inbound::Length(4).read(b"67890"), Inbound::Ahead);
+        assert_eq!(inbound.read(head, false), Inbound::Ahead);
+        assert_eq!(Inbound::Length(4).read(b"67890", false), Inbound::Ahead);
         // What comes before the first line is not for us to judge.
         let late = b"\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        assert_eq!(inbound.read(late).begin(late, Framed::Not), Inbound::Lost);
+        assert_eq!(inbound.read(late, true).begin(late, Framed::Not), Inbound::Lost);
+        assert!(is_unfinished(&upload[..20]) && !is_unfinished(upload) && !is_unfinished(head));
     }
 
     #[test]
@@ -261,6 +278,10 @@ mod tests {
             "+3\r\nabc\r\n",
             "00000000000000003\r\nabc\r\n",
             "0\r\nx\0: 1\r\n\r\n",
+            "0\r\n0\r\n\r\n",
+            "0\r\n: 1\r\n\r\n",
+            "0\r\nx : 1\r\n\r\n",
+            "0\r\n x: 1\r\n\r\n",
         ] {
             assert!(after(&[body]).is_garbled(), "{body:?}");
         }

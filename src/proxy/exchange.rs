@@ -159,6 +159,11 @@ impl Exchange {
         }
     }
 
+    /// Whether its connection ends with the answer, because the gateway does.
+    pub(super) fn is_last_of_its_connection(&self) -> bool {
+        self.worker.is_leaving() && self.version != Version::HTTP_2
+    }
+
     /// Whether the caller may have heard something of the backend already.
     pub(super) fn has_told(&self) -> bool {
         self.interims.get() > 0

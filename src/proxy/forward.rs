@@ -48,6 +48,14 @@ impl Prepared {
         }
     }
 
+    /// The caller has less time than the backend would.
+    pub(super) fn is_hurried(&self) -> bool {
+        match self {
+            Self::Http1(request) => request.times.hurried,
+            Self::Http2(request) => request.times.hurried,
+        }
+    }
+
     /// Doing it twice is the same as doing it once.
     pub(super) fn is_idempotent(&self) -> bool {
         match self {
@@ -88,9 +96,13 @@ pub(super) fn prepare(
     }
     let identity = exchange.settlement.as_ref().is_some_and(|s| s.reads_the_body());
     let (_, destination) = exchange.found()?;
+    let timeouts = &upstream.config.timeouts;
+    let limit = limit(exchange, &parts.headers, timeouts.response);
     let times = Times {
-        limit: limit(exchange, &parts.headers, upstream.config.timeouts.response),
+        limit,
+        hurried: limit < timeouts.response,
         body: generation.snapshot.server.body_timeout,
+        silence: timeouts.body,
     };
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
     let upgrade = exchange.upgrade.clone();

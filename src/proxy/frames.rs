@@ -1,8 +1,9 @@
 //! A second look at the frames of a caller's HTTP/2 connection, for the things that h2 lets pass.
 //!
-//! Frames that ask for nothing cost their sender next to nothing: pings, settings, priorities,
-//! resets, empty pieces. A connection may send some of them at once and some every second; one that
-//! sends more is no longer read, and ended by whoever serves it.
+//! Frames that ask for nothing cost their sender next to nothing: pings, settings, priorities, empty
+//! pieces. A connection may send some of them at once, some every second, and some for each request
+//! and each piece of a body. So may it take requests back: some at once, some every second, and no
+//! more than half of all. One that does more is no longer read, and ended by whoever serves it.
 //!
 //! A connection that does not begin with its settings is none.
 //!
@@ -34,10 +35,16 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// So many frames that ask for nothing may come at once, and so many with every tick of the worker:
-/// 200 in a second.
+/// So many frames that ask for nothing may come at once, and so many with every tick of the worker
+/// (there are twenty in a second); resets, too.
 const IDLE_FRAMES: u32 = 1000;
-const PER_TICK: u64 = 10;
+const IDLE_PER_TICK: u64 = 10;
+const RESETS: u32 = 500;
+const RESETS_PER_TICK: u64 = 5;
+
+/// So many of them come along with a request, or a piece of a body.
+const PER_REQUEST: u32 = 4;
+const PER_PIECE: u32 = 2;
 
 /// A socket whose frames are looked at as they are read. When h2 lets go of it, it is left where
 /// whoever began it finds it.
@@ -81,10 +88,14 @@ struct Walk {
     unfinished: bool,
     /// The first frame has come.
     begun: bool,
-    /// Frames that ask for nothing, less those that time has forgiven.
+    /// Frames that ask for nothing, and resets, less those that time has forgiven.
     idle: u32,
+    resets: u32,
     /// When that was.
     tick: u64,
+    /// Requests in all, and those that were taken back.
+    requests: u64,
+    taken_back: u64,
 }
 
 /// Trailers whose first field has not been seen to its end.
@@ -125,18 +136,24 @@ impl Walk {
             unfinished: false,
             begun: false,
             idle: 0,
+            resets: 0,
             tick: 0,
+            requests: 0,
+            taken_back: 0,
         }
     }
 
     /// Whether too many frames have come that ask for nothing.
     fn is_flooded(&mut self, tick: u64) -> bool {
-        if self.idle > 0 {
-            let forgiven = (tick - self.tick.min(tick)).saturating_mul(PER_TICK);
-            self.idle = self.idle.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
-        }
+        let passed = tick - self.tick.min(tick);
+        let forgive = |count: u32, per_tick: u64| {
+            let forgiven = passed.saturating_mul(per_tick);
+            count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX))
+        };
+        self.idle = forgive(self.idle, IDLE_PER_TICK);
+        self.resets = forgive(self.resets, RESETS_PER_TICK);
         self.tick = tick;
-        self.idle > IDLE_FRAMES
+        self.idle > IDLE_FRAMES || self.resets > RESETS && self.taken_back * 2 > self.requests
     }
 
     /// Whether a head, or the head of a frame, has come in part.
@@ -181,14 +198,21 @@ impl Walk {
         self.filled = 0;
         self.skip = u32::from_be_bytes([0, l0, l1, l2]) as usize;
         self.trailers = None;
-        let asks = match kind {
-            HEADERS | WINDOW_UPDATE => true,
-            CONTINUATION => self.skip > 0 || flags & END_HEADERS != 0,
-            DATA => self.skip > 0 || flags & END_STREAM != 0,
-            _ => false,
-        };
-        // A request that is taken back has cost more than a ping.
-        self.idle += if kind == RST_STREAM { 2 } else { u32::from(!asks) };
+        match kind {
+            HEADERS => {
+                self.requests += 1;
+                self.idle = self.idle.saturating_sub(PER_REQUEST);
+            }
+            DATA if self.skip > 0 => self.idle = self.idle.saturating_sub(PER_PIECE),
+            DATA if flags & END_STREAM != 0 => {}
+            CONTINUATION if self.skip > 0 || flags & END_HEADERS != 0 => {}
+            WINDOW_UPDATE => {}
+            RST_STREAM => {
+                self.resets += 1;
+                self.taken_back += 1;
+            }
+            _ => self.idle += 1,
+        }
         if matches!(kind, HEADERS | CONTINUATION) {
             self.unfinished = flags & END_HEADERS == 0;
         }
@@ -364,6 +388,60 @@ mod tests {
                 assert_eq!(walk.over(&bytes[..cut]), Ok(()));
                 assert_eq!(walk.over(&bytes[cut..]), Ok(()), "{trailers:x?} cut at {cut}");
             }
+        }
+    }
+
+    /// Whether so many rounds of these frames, each request on a stream of its own, are a flood.
+    fn floods(rounds: u32, kinds: &[(u8, &[u8])]) -> bool {
+        let mut walk = Walk::new();
+        let mut bytes = vec![b'x'; PREFACE];
+        bytes.extend(frame(SETTINGS, 0, 0, &[]));
+        let mut stream = 1;
+        for _ in 0..rounds {
+            for (kind, payload) in kinds {
+                stream += if *kind == HEADERS { 2 } else { 0 };
+                bytes.extend(frame(*kind, 4, stream, payload));
+            }
+        }
+        walk.over(&bytes).expect("nothing is found");
+        walk.is_flooded(0)
+    }
+
+    #[test]
+    fn frames_that_ask_for_nothing_are_a_flood_unless_something_is_asked_for() {
+        const PING: u8 = 6;
+        let request: (u8, &[u8]) = (HEADERS, &[0x82]);
+        assert!(!floods(999, &[(PING, &[0; 8])]));
+        assert!(floods(1001, &[(PING, &[0; 8])]));
+        assert!(floods(1001, &[(SETTINGS, &[])]));
+        assert!(floods(1001, &[(2, &[0; 5])]), "priorities");
+        assert!(floods(1001, &[(DATA, &[])]));
+        assert!(floods(1001, &[(77, b"unknown")]));
+        assert!(!floods(100_000, &[(WINDOW_UPDATE, &[0; 4])]), "they come with large answers");
+        // A client that measures its bandwidth.
+        assert!(!floods(100_000, &[request, (PING, &[0; 8]), (PING, &[0; 8])]));
+        assert!(!floods(100_000, &[(DATA, b"x"), (PING, &[0; 8]), (PING, &[0; 8])]));
+    }
+
+    #[test]
+    fn requests_may_be_taken_back_but_not_most_of_many_at_once() {
+        let request: (u8, &[u8]) = (HEADERS, &[0x82]);
+        let reset: (u8, &[u8]) = (RST_STREAM, &[0; 4]);
+        assert!(!floods(499, &[request, reset]));
+        assert!(floods(501, &[request, reset]));
+        assert!(!floods(10_000, &[request, request, reset]), "half of them");
+        let mut walk = Walk::new();
+        let mut bytes = vec![b'x'; PREFACE];
+        bytes.extend(frame(SETTINGS, 0, 0, &[]));
+        // A hundred in a second, for as long as it likes.
+        for second in 1..100_u32 {
+            for stream in 0..100 {
+                bytes.extend(frame(HEADERS, 4, 2 * (100 * second + stream) + 1, &[0x82]));
+                bytes.extend(frame(RST_STREAM, 0, 2 * (100 * second + stream) + 1, &[0; 4]));
+            }
+            walk.over(&bytes).expect("nothing is found");
+            assert!(!walk.is_flooded(u64::from(20 * second)));
+            bytes.clear();
         }
     }
 }

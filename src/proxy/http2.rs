@@ -73,7 +73,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     let deadline = worker.deadlines.register();
     let (mut ending, mut flooded) = (None, false);
     let in_order = poll_fn(|cx| {
-        if worker.is_draining() && ending.is_none() {
+        if worker.is_leaving() && ending.is_none() {
             ending = Some(worker.deadlines.tick());
             connection.graceful_shutdown();
         }
@@ -114,6 +114,7 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
     .await;
     drop(connection);
     match left.take().map(Watched::into_socket) {
+        Some(socket) if flooded => socket.reset(),
         Some(socket) if in_order => part(&worker, socket).await,
         // What they do not take would stay with the kernel.
         Some(socket) if peer.activity.is_stuck() => {
@@ -130,11 +131,17 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
 async fn part(worker: &Worker, mut socket: Socket) {
     const WORD: Duration = Duration::from_secs(5);
     const ALL: Duration = Duration::from_secs(30);
+    const MOST: usize = 1 << 20;
     let _ = worker.deadlines.within(GOODBYE, socket.shutdown()).await;
     let hearing = async {
         let mut bytes = vec![0; 4096];
         let mut heard = async || worker.deadlines.within(WORD, socket.read(&mut bytes)).await;
-        while let Ok(Ok(1..)) = heard().await {}
+        let mut total = 0;
+        while let Ok(Ok(count @ 1..)) = heard().await
+            && total < MOST
+        {
+            total += count;
+        }
     };
     let _ = worker.deadlines.within(ALL, hearing).await;
 }

@@ -65,7 +65,10 @@ pub(super) async fn relay(
         let status = asked.as_ref().ok().map(|answer| answer.head.status);
         let fault = match &asked {
             Ok(_) => status.filter(StatusCode::is_server_error).map(|_| Fault::Status),
-            Err(failure) => failure.fault(),
+            // Somebody in a hurry is nobody to blame a backend by.
+            Err(failure) => {
+                failure.fault().filter(|fault| *fault != Fault::Late || !request.is_hurried())
+            }
         };
         let next = fault.and_then(|fault| {
             exchange.endpoint.iter().for_each(InFlight::went_wrong);

@@ -37,7 +37,7 @@ pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<B
     }
     exchange.note_answer(status, None);
     tell(response.headers_mut(), &exchange, None);
-    if exchange.peer.is_last() {
+    if exchange.peer.is_last() || exchange.is_last_of_its_connection() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.peer.activity.answer_without_length(exchange.version == Version::HTTP_10);
@@ -112,7 +112,7 @@ pub(super) fn refused(
     }
     // A body that nobody reads has to be got rid of before the caller sees the answer.
     exchange.peer.activity.linger(!body_read);
-    if (refusal.closes() || !body_read || exchange.peer.is_last())
+    if (refusal.closes() || !body_read || exchange.peer.is_last() || exchange.worker.is_leaving())
         && exchange.version != Version::HTTP_2
     {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));

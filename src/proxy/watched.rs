@@ -3,7 +3,6 @@
 
 use super::accept::Peer;
 use super::activity::Activity;
-use super::chunks::Inbound;
 use crate::socket::Socket;
 use crate::upstream::answer::Head;
 use crate::worker::Worker;
@@ -134,13 +133,8 @@ impl AsyncRead for Watched {
         self.peer.activity.bytes_read();
         if !self.peer.activity.is_multiplexed() {
             let bytes = &buffer.filled()[before..];
-            let inbound = self.peer.inbound.get().read(bytes);
-            self.peer.inbound.set(inbound);
-            if inbound == Inbound::Head {
-                let mut last_read = self.worker.last_read.borrow_mut();
-                last_read.clear();
-                last_read.extend_from_slice(bytes);
-            } else if inbound.is_garbled() {
+            let inbound = self.peer.heard(bytes, &self.worker.last_read);
+            if inbound.is_garbled() {
                 return Poll::Ready(Err(ErrorKind::InvalidData.into()));
             }
         }

@@ -8,9 +8,10 @@ use crate::admin;
 use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
-use crate::handover::{self, Inherited};
+use crate::handover::{self, HandoverError, Inherited};
 use crate::listener::Listeners;
 use crate::upstream::{health, names};
+use crate::worker::Stop;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 /// What the control thread is told from outside.
 pub(super) enum Command {
@@ -34,7 +36,7 @@ pub(super) struct Control {
     listeners: watch::Sender<Listeners>,
     admin: watch::Sender<Option<SocketAddr>>,
     admin_listener: Option<AdminListener>,
-    stop: watch::Sender<Option<Duration>>,
+    stop: watch::Sender<Option<Stop>>,
     watch: Option<Watch>,
     /// What the files look like from outside.
     looks: Vec<Option<Look>>,
@@ -45,6 +47,10 @@ pub(super) struct Control {
     saving: Saving,
     /// Another process has the sockets and the counters now.
     handed_over: bool,
+    /// How long callers are told to come again by another connection before idle ones are closed.
+    farewell: Duration,
+    /// A process that is to take over, as long as it starts.
+    successor: Option<JoinSet<Result<u32, HandoverError>>>,
 }
 
 /// The admin listener while it runs.
@@ -56,6 +62,9 @@ struct AdminListener {
     socket: TcpListener,
     task: tokio::task::AbortHandle,
 }
+
+/// How long callers are told to come again by another connection, before idle ones are closed.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Editors write a file in several steps: it is read when it has not changed for this long.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -110,7 +119,7 @@ impl Control {
         files: Vec<PathBuf>,
         listeners: watch::Sender<Listeners>,
         admin: watch::Sender<Option<SocketAddr>>,
-        stop: watch::Sender<Option<Duration>>,
+        stop: watch::Sender<Option<Stop>>,
     ) -> Self {
         let fingerprint = fingerprint(&files);
         Self {
@@ -128,6 +137,8 @@ impl Control {
             failure: None,
             saving: Saving::default(),
             handed_over: false,
+            farewell: Duration::ZERO,
+            successor: None,
         }
     }
 
@@ -148,7 +159,7 @@ impl Control {
             Ok(thread)
         });
         if outcome.is_err() {
-            stop.send_replace(Some(Duration::ZERO));
+            stop.send_replace(Some(Stop::default()));
         }
         outcome
     }
@@ -223,13 +234,20 @@ impl Control {
                 },
                 heard = signals.next() => match heard {
                     Heard::Hangup => drop(self.reload()),
-                    Heard::HandOver if self.hand_over().await => return Ok(()),
-                    Heard::HandOver => {}
+                    Heard::HandOver => self.hand_over(),
                     Heard::Stop => {
                         handover::say_stopping();
+                        self.successor = None;
+                        self.farewell = FAREWELL;
                         return Ok(());
                     }
                 },
+                Some(Ok(outcome)) = next_of(&mut self.successor) => {
+                    self.successor = None;
+                    if self.take_leave(outcome) {
+                        return Ok(());
+                    }
+                }
                 Some(()) = on_notice.recv() => {
                     let settled = self.settled(&mut on_notice).await;
                     if let Some(watch) = &mut self.watch {
@@ -389,22 +407,34 @@ impl Control {
         self.admin.send_replace(None);
     }
 
-    /// Has a new process take over. If it does not, everything stays as it is.
-    async fn hand_over(&mut self) -> bool {
+    /// Starts a process that is to take over.
+    fn hand_over(&mut self) {
+        if self.successor.is_some() {
+            return tracing::warn!("a new process is starting already");
+        }
         let of_callers = self.listeners.borrow().clone();
         let sockets = of_callers.iter().map(|listener| &listener.socket);
         let sockets = sockets.chain(self.admin_listener.iter().map(|admin| &admin.socket));
         let sockets: std::io::Result<Vec<_>> = sockets.map(TcpListener::try_clone).collect();
         // What it must not forgive.
         self.saving.finish(&self.gateway);
-        let outcome = match sockets {
-            Ok(sockets) => handover::hand_over(sockets).await,
-            Err(error) => Err(error.into()),
-        };
+        match sockets {
+            Ok(sockets) => {
+                let mut tasks = JoinSet::new();
+                tasks.spawn_local(handover::hand_over(sockets));
+                self.successor = Some(tasks);
+            }
+            Err(error) => tracing::error!("the sockets cannot be passed on: {error}"),
+        }
+    }
+
+    /// If a new process has taken over, this one ends. If it has not, everything stays as it is.
+    fn take_leave(&mut self, outcome: Result<u32, HandoverError>) -> bool {
         match outcome {
             Ok(process) => {
                 tracing::info!("process {process} has taken over");
                 self.handed_over = true;
+                self.farewell = FAREWELL;
             }
             Err(error) => tracing::error!("nobody has taken over, this process goes on: {error}"),
         }
@@ -416,7 +446,11 @@ impl Control {
         let grace = self.gateway.snapshot.load().server.shutdown_grace;
         tracing::info!("stopping; requests in flight have {grace:?}");
         self.gateway.drain();
-        self.stop.send_replace(Some(grace));
+        if self.handed_over {
+            self.stop_admin(); // the operator is the next one's
+        }
+        let farewell = self.farewell;
+        self.stop.send_replace(Some(Stop { farewell, grace }));
         // Nobody may queue up at a door that nobody opens any more.
         self.listeners.send_replace(Listeners::new());
         loop {
@@ -426,10 +460,20 @@ impl Control {
             tokio::select! {
                 Heard::Stop = signals.next() => {
                     tracing::warn!("stopping at once");
-                    self.stop.send_replace(Some(Duration::ZERO));
+                    self.stop.send_replace(Some(Stop::default()));
                 }
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}
             }
         }
+    }
+}
+
+/// What comes of a task, if there is one.
+async fn next_of<T: 'static>(
+    tasks: &mut Option<JoinSet<T>>,
+) -> Option<Result<T, tokio::task::JoinError>> {
+    match tasks {
+        Some(tasks) => tasks.join_next().await,
+        None => std::future::pending().await,
     }
 }

@@ -25,6 +25,17 @@ pub enum ConnectError {
     TimedOut,
 }
 
+impl ConnectError {
+    /// Whether it is this machine that cannot, and no endpoint's fault: it is out of file descriptors,
+    /// buffers or ports.
+    pub fn is_ours(&self) -> bool {
+        use rustix::io::Errno;
+        let Self::Unreachable(error) = self else { return false };
+        let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+        ours.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    }
+}
+
 /// Connects within the upstream's limit.
 pub async fn connect(
     upstream: &Upstream,

@@ -28,6 +28,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -68,8 +69,11 @@ pub struct Connection {
     buffer: BytesMut,
     /// How much the next read may bring.
     room: usize,
-    /// The backend's time to answer.
+    /// The backend's time to answer, and then for the next piece of it.
     deadline: Deadline,
+    silence: Duration,
+    /// The next piece is waited for.
+    waiting: bool,
     guard: Option<Guard>,
 }
 
@@ -77,6 +81,8 @@ pub struct Connection {
 struct Wire {
     stream: Socket,
     upload: Option<Box<Upload>>,
+    /// The caller did not bring the upload to its end: whatever becomes of the answer is no surprise.
+    upload_failed: bool,
 }
 
 /// A task that sends; it ends with this.
@@ -144,6 +150,9 @@ pub enum BodyError {
     /// Something is missing.
     #[error("the backend closed the connection in the middle of a body")]
     BrokeOff,
+    /// Nothing came for too long.
+    #[error("the backend fell silent in the middle of a body")]
+    Silent,
     /// Its coding is wrong.
     #[error(transparent)]
     Garbled(#[from] Garbled),
@@ -155,9 +164,23 @@ pub enum BodyError {
 impl Connection {
     /// A connection on which nothing has happened yet.
     pub fn new(stream: Socket, deadline: Deadline) -> Self {
-        let wire = Rc::new(RefCell::new(Wire { stream, upload: None }));
+        let wire = Rc::new(RefCell::new(Wire { stream, upload: None, upload_failed: false }));
         let buffer = BytesMut::new();
-        Self { wire, sender: None, buffer, room: FIRST, deadline, guard: None }
+        Self {
+            wire,
+            sender: None,
+            buffer,
+            room: FIRST,
+            deadline,
+            silence: Duration::MAX,
+            waiting: false,
+            guard: None,
+        }
+    }
+
+    /// Whether it was the caller who did not bring the exchange to its end.
+    pub fn upload_failed(&self) -> bool {
+        self.wire.borrow().upload_failed
     }
 
     /// Keeps a guard until it is [taken back](Self::take_guard), or else until the connection is
@@ -188,6 +211,8 @@ impl Connection {
     /// Lets go of what only a busy connection needs.
     pub fn rest(&mut self) {
         self.sender = None;
+        self.deadline.clear();
+        self.waiting = false;
         if self.room > KEPT {
             (self.buffer, self.room) = (BytesMut::new(), FIRST);
         }
@@ -200,6 +225,7 @@ impl Connection {
         request: &mut Outgoing,
         heard: &dyn Fn(Head),
     ) -> Result<Head, AskError> {
+        self.silence = request.times.silence;
         let mut patience = Patience::new(&self.deadline, request.times);
         let mut asked = Asked::default();
         let answer = poll_fn(|cx| {
@@ -296,7 +322,16 @@ impl Connection {
                 Err(garbled) => return Poll::Ready(Some(Err(garbled.into()))),
             }
             let stream = &mut self.wire.borrow_mut().stream;
-            match ready!(poll_read(stream, &mut self.buffer, &mut self.room, cx)) {
+            let read = poll_read(stream, &mut self.buffer, &mut self.room, cx);
+            let Poll::Ready(read) = read else {
+                // Only while it is waited for: a caller may be slow, too.
+                if !std::mem::replace(&mut self.waiting, true) {
+                    self.deadline.set(self.silence);
+                }
+                return self.deadline.poll_elapsed(cx).map(|_| Some(Err(BodyError::Silent)));
+            };
+            self.waiting = false;
+            match read {
                 Ok(1..) => {}
                 Ok(0) if *framing == Framing::UntilClose => {
                     *framing = Framing::Length(0);
@@ -337,6 +372,7 @@ async fn send_on(wire: Weak<RefCell<Wire>>) {
         let Some(wire) = wire.upgrade() else { return Poll::Ready(()) };
         let wire = &mut *wire.borrow_mut();
         if wire.poll_upload(cx).is_err() {
+            wire.upload_failed = true;
             let _ = Pin::new(&mut wire.stream).poll_shutdown(cx);
             return Poll::Ready(());
         }

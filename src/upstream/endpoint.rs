@@ -46,6 +46,8 @@ pub struct Endpoint {
 struct Standing {
     /// Anything below is not as it should be, or was not until a moment ago.
     troubled: AtomicBool,
+    /// It has been checked at least once.
+    checked: AtomicBool,
     /// Its checks failed.
     unhealthy: AtomicBool,
     /// Requests failed: it is left alone until then.
@@ -119,7 +121,14 @@ impl Endpoint {
         !self.standing.troubled.load(Ordering::Relaxed)
     }
 
-    /// Whether it can be asked.
+    /// Whether it can be asked at all.
+    pub fn is_in_service(&self, now: Micros) -> bool {
+        let standing = &self.standing;
+        !standing.unhealthy.load(Ordering::Relaxed)
+            && now >= standing.ejected_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can be asked, and for which share.
     pub fn condition(&self, now: Micros, slow_start: Duration) -> Condition {
         let standing = &self.standing;
         if self.is_well() {
@@ -146,6 +155,11 @@ impl Endpoint {
             standing.troubled.store(true, Ordering::SeqCst);
         }
         Condition::InService(1.0)
+    }
+
+    /// Whether it has been checked before now.
+    pub fn was_checked(&self) -> bool {
+        self.standing.checked.swap(true, Ordering::Relaxed)
     }
 
     /// Whether its checks say that it is not to be asked.

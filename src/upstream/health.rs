@@ -21,6 +21,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
+/// Nobody is asked more often than this.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+
 /// How far an interval may be off.
 const JITTER: f64 = 0.1;
 
@@ -103,8 +106,9 @@ async fn watch_over(
     // Soon, but not all of them at the same moment.
     sleep(health.every.min(Duration::from_secs(1)).mul_f64(fastrand::f64() * JITTER)).await;
     let counters = &upstream.metrics;
-    let (mut passed, mut failed, mut first) = (0, 0, true);
+    let (mut passed, mut failed) = (0, 0);
     loop {
+        let first = !endpoint.was_checked();
         let outcome = timeout(health.timeout, check(&upstream, &endpoint, &health)).await;
         match outcome.unwrap_or(Err(CheckError::TimedOut)) {
             Ok(()) => {
@@ -113,6 +117,10 @@ async fn watch_over(
                 if enough && endpoint.recovered(gateway.clock.now()) {
                     tracing::info!("{} of '{}' is well again", endpoint.name, upstream.name());
                 }
+            }
+            // It was not asked at all.
+            Err(CheckError::Connect(error)) if error.is_ours() => {
+                tracing::warn!("{} cannot be checked: {error}", endpoint.name);
             }
             Err(error) => {
                 counters.checks_failed.increment();
@@ -124,9 +132,8 @@ async fn watch_over(
                 }
             }
         }
-        first = false;
         let pause = if endpoint.is_unhealthy() {
-            health.every / (health.healthy_after + 1)
+            (health.every / (health.healthy_after + 1)).max(LEAST_PAUSE)
         } else {
             health.every
         };

@@ -11,7 +11,7 @@
 use super::answer::{AnswerError, Framing, Head, MAX_INTERIMS};
 use super::connection::{AskError, BodyError, Guard, Outgoing, Sender};
 use super::upload::{Upload, UploadError};
-use crate::deadline::Deadlines;
+use crate::deadline::{Deadline, Deadlines};
 use crate::incoming::Received;
 use crate::patience::Patience;
 use crate::socket::Socket;
@@ -138,7 +138,8 @@ impl Shared {
             }
             if ended { AskError::NotBegun(error) } else { AskError::Http2(error) }
         })?;
-        let sending = Rc::new(RefCell::new(Sending { send, upload: request.body.take() }));
+        let sending =
+            Rc::new(RefCell::new(Sending { send, upload: request.body.take(), failed: false }));
         let deadline = deadlines.register();
         let mut interims = 0;
         let mut patience = Patience::new(&deadline, request.times);
@@ -177,7 +178,9 @@ impl Shared {
             reusable: true,
             upgrade: None,
         };
-        let mut stream = Stream { body, sender: None, sending, open, guard: guard.take() };
+        deadline.clear();
+        let wait = Wait { deadline, silence: request.times.silence, waiting: false };
+        let mut stream = Stream { body, sender: None, sending, wait, open, guard: guard.take() };
         if stream.sending.borrow().upload.is_some() {
             let sending = spawn_local(send_on(Rc::downgrade(&stream.sending)));
             stream.sender = Some(Sender(sending.abort_handle()));
@@ -232,6 +235,8 @@ impl Drop for OpenStream {
 struct Sending {
     send: SendStream<Bytes>,
     upload: Option<Box<Upload>>,
+    /// The caller did not bring it to its end.
+    failed: bool,
 }
 
 impl Sending {
@@ -247,6 +252,7 @@ async fn send_on(sending: Weak<RefCell<Sending>>) {
         let Some(sending) = sending.upgrade() else { return Poll::Ready(()) };
         let sending = &mut *sending.borrow_mut();
         if sending.poll_upload(cx).is_err() {
+            sending.failed = true;
             sending.send.send_reset(Reason::CANCEL);
             return Poll::Ready(());
         }
@@ -261,8 +267,16 @@ pub struct Stream {
     body: Received,
     sender: Option<Sender>,
     sending: Rc<RefCell<Sending>>,
+    wait: Wait,
     open: OpenStream,
     guard: Option<Guard>,
+}
+
+/// The wait for the next piece of an answer.
+struct Wait {
+    deadline: Deadline,
+    silence: Duration,
+    waiting: bool,
 }
 
 impl Stream {
@@ -271,7 +285,22 @@ impl Stream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.body.poll_frame(cx).map_err(BodyError::from)
+        let frame = self.body.poll_frame(cx).map_err(BodyError::from);
+        let Wait { deadline, silence, waiting } = &mut self.wait;
+        if frame.is_ready() {
+            *waiting = false;
+            return frame;
+        }
+        // Only while it is waited for: a caller may be slow, too.
+        if !std::mem::replace(waiting, true) {
+            deadline.set(*silence);
+        }
+        deadline.poll_elapsed(cx).map(|_| Some(Err(BodyError::Silent)))
+    }
+
+    /// Whether it was the caller who did not bring the exchange to its end.
+    pub fn upload_failed(&self) -> bool {
+        self.sending.borrow().failed
     }
 
     /// Nothing more belongs to the body.

@@ -51,6 +51,8 @@ pub struct Names {
     known: Mutex<HashMap<String, BTreeSet<IpAddr>>>,
     /// Names whose last look-up failed.
     lost: Mutex<BTreeSet<String>>,
+    /// Names that are being looked up.
+    asked: Mutex<BTreeSet<String>>,
 }
 
 impl Names {
@@ -138,11 +140,15 @@ pub async fn follow(gateway: Arc<Gateway>) {
                     // Not all gateways at once.
                     due.insert(name.to_owned(), now + every.mul_f64(0.9 + 0.2 * fastrand::f64()));
                     let (gateway, name) = (Arc::clone(&gateway), name.to_owned());
-                    spawn_blocking(move || {
-                        if gateway.names.renew(&name) {
-                            gateway.move_endpoints();
-                        }
-                    });
+                    // One at a time: a slow answer must not come after a later one.
+                    if gateway.names.asked.lock().insert(name.clone()) {
+                        spawn_blocking(move || {
+                            if gateway.names.renew(&name) {
+                                gateway.move_endpoints();
+                            }
+                            gateway.names.asked.lock().remove(&name);
+                        });
+                    }
                 }
             }
         }

@@ -76,6 +76,12 @@ impl Pool {
         idle.push_back(Idle { connection, since: self.deadlines.tick() });
     }
 
+    /// Closes idle connections. Says whether there were any.
+    pub fn shed(&self) -> bool {
+        let before = std::mem::take(&mut *self.idle.borrow_mut());
+        !before.is_empty()
+    }
+
     /// A connection that carries many requests, if one has room for another.
     pub fn share(&self) -> Option<Rc<Shared>> {
         let shared = self.shared.borrow();

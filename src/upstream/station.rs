@@ -71,6 +71,12 @@ impl Station {
         self.crew.borrow().close_unless(kept);
     }
 
+    /// Closes what is idle. Says whether there was any.
+    pub fn shed(&self) -> bool {
+        let crew = Rc::clone(&self.crew.borrow());
+        crew.pools.iter().fold(false, |any, pool| any | pool.shed())
+    }
+
     /// Closes what has been idle for too long.
     pub fn sweep(&self, upstream: &Upstream, deadlines: &Rc<Deadlines>) {
         let max_idle = ticks(upstream.config.timeouts.idle);

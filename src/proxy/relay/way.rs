@@ -4,6 +4,7 @@ use super::Answer;
 use crate::deadline::ticks;
 use crate::proxy::body::Source;
 use crate::proxy::exchange::Exchange;
+use crate::socket::Socket;
 use crate::upstream::answer::Head;
 use crate::upstream::connect::{ConnectError, connect};
 use crate::upstream::connection::{AskError, Connection, Guard, Outgoing};
@@ -36,7 +37,7 @@ impl Failure {
     /// What was wrong with the endpoint, if it was the endpoint.
     pub(super) fn fault(&self) -> Option<Fault> {
         match self {
-            Self::Connect(_) => Some(Fault::Unreachable),
+            Self::Connect(error) => (!error.is_ours()).then_some(Fault::Unreachable),
             Self::Ask(AskError::Upload(_) | AskError::TimedOut { waiting: true })
             | Self::NoTunnels => None,
             Self::Ask(AskError::TimedOut { waiting: false }) => Some(Fault::Late),
@@ -88,8 +89,8 @@ impl Way<'_> {
         }
         let deadlines = &exchange.worker.deadlines;
         // Most requests find an idle connection, and need no room for the making of one.
-        let connecting = Box::pin(connect(self.upstream, self.endpoint, deadlines));
-        let mut connection = Connection::new(connecting.await?, deadlines.register());
+        let socket = Box::pin(self.open(exchange)).await?;
+        let mut connection = Connection::new(socket, deadlines.register());
         connection.keep_guard(guard.take());
         match connection.ask(request, &heard).await {
             Ok(head) => Ok(self.answer(connection, head)),
@@ -97,6 +98,17 @@ impl Way<'_> {
                 *guard = connection.take_guard();
                 Err(error.into())
             }
+        }
+    }
+
+    /// A new connection. Where there is no room for it, idle ones go.
+    async fn open(&self, exchange: &Exchange) -> Result<Socket, ConnectError> {
+        let deadlines = &exchange.worker.deadlines;
+        match connect(self.upstream, self.endpoint, deadlines).await {
+            Err(error) if error.is_ours() && exchange.generation.shed() => {
+                connect(self.upstream, self.endpoint, deadlines).await
+            }
+            outcome => outcome,
         }
     }
 
@@ -134,6 +146,7 @@ impl Way<'_> {
                 Err(AskError::Http2(error))
                     if left > 1
                         && no_body
+                        && !exchange.has_told()
                         && (http2::was_refused(&error) || error.is_io() && request.idempotent) =>
                 {
                     left -= 1;
@@ -154,7 +167,7 @@ impl Way<'_> {
             if let Some(shared) = self.pool.share() {
                 return Ok(shared);
             }
-            let socket = connect(self.upstream, self.endpoint, deadlines).await?;
+            let socket = self.open(exchange).await?;
             let shared = Shared::new(socket, deadlines).await.map_err(AskError::from)?;
             self.pool.add(&shared);
             Ok(shared)
