@@ -8,9 +8,6 @@ use crate::upstream::upload::Upload;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What a caller must send within its time, unless the body ends before.
-const WORTH: u64 = 1024;
-
 /// Times of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
@@ -20,6 +17,8 @@ pub struct Times {
     pub hurried: bool,
     /// What the caller has for the next piece of the body.
     pub body: Duration,
+    /// How much such a piece is at least, unless the body ends before.
+    pub worth: u64,
     /// What the backend has for the next piece of its answer's body.
     pub silence: Duration,
 }
@@ -53,7 +52,7 @@ impl Patience {
         match upload.filter(|upload| upload.is_waiting()) {
             Some(upload) => {
                 let began = !std::mem::replace(&mut self.waiting, true);
-                if began || upload.sent() >= self.sent.saturating_add(WORTH) {
+                if began || upload.sent() >= self.sent.saturating_add(self.times.worth) {
                     (self.since, self.sent) = (deadline.tick(), upload.sent());
                     deadline.set_from(self.since, ticks(self.times.body));
                 }

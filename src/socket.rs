@@ -3,9 +3,9 @@
 pub mod http2;
 
 use std::io::{ErrorKind, IoSlice, Result};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
@@ -19,12 +19,23 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Ends the connection so that the other side takes it for broken.
-    pub fn reset(self) {
-        let stream = match &self {
+    fn stream(&self) -> &TcpStream {
+        match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
-        };
+        }
+    }
+
+    /// Whether the other end has hung up, whatever is still to be read. If not, the task may be woken
+    /// when it has.
+    pub fn has_hung_up(&self, cx: &mut Context<'_>) -> bool {
+        let ready = pin!(self.stream().ready(Interest::READABLE)).poll(cx);
+        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+    }
+
+    /// Ends the connection so that the other side takes it for broken.
+    pub fn reset(self) {
+        let stream = self.stream();
         let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
     }
 

@@ -186,6 +186,9 @@ fn gather(
             let known = before.and_then(|before| {
                 before.endpoints.iter().find(|known| known.is(endpoint, &addresses)).cloned()
             });
+            if let (Some(known), None) = (&known, &config.eject) {
+                known.pardon();
+            }
             let member = known.unwrap_or_else(|| {
                 Arc::new(Endpoint::new(endpoint, addresses, config.tls.as_ref()))
             });

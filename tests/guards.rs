@@ -330,3 +330,24 @@ fn a_full_disk_under_the_access_log_costs_lines_and_nothing_else() {
         page.text().contains("sluice_access_log_dropped_total 20").then_some(())
     });
 }
+
+/// hyper does not read on while it has read ahead, and would not hear of it.
+#[test]
+fn a_caller_who_has_left_is_noticed_whatever_they_sent_ahead() {
+    let backend = Backend::with(|_, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n";
+        std::io::Write::write_all(stream, head).is_ok()
+    });
+    let gateway = guarded(&backend, "max_connections_per_ip: 6");
+    for ahead in [&b"G"[..], b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n", &[b'x'; 100_000]] {
+        for _ in 0..3 {
+            let mut connection = gateway.connect();
+            connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            assert_eq!(connection.head().unwrap().status, 200);
+            let _ = std::io::Write::write_all(&mut connection.stream, ahead);
+        }
+        eventually("nobody to be there", || {
+            (gateway.server().gateway().metrics.connections() == 0).then_some(())
+        });
+    }
+}

@@ -83,6 +83,7 @@ impl Peer {
         let before = self.inbound.get();
         let inbound = before.read(bytes, self.activity.waits_for_a_head());
         self.inbound.set(inbound);
+        self.activity.read_ahead(inbound == Inbound::Ahead || inbound == Inbound::Lost);
         if inbound == Inbound::Head {
             let mut unfinished = self.unfinished.borrow_mut();
             if before == Inbound::Head || chunks::is_unfinished(bytes) {
@@ -102,6 +103,7 @@ impl Peer {
         let read = if unfinished.is_empty() { last_read } else { &unfinished };
         let inbound = self.inbound.get().begin(read, framed);
         self.inbound.set(inbound);
+        self.activity.read_ahead(inbound == Inbound::Ahead || inbound == Inbound::Lost);
         self.last.set(inbound == Inbound::Lost && framed == Framed::Chunks);
     }
 

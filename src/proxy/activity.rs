@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How long a connection that was made right before the gateway stops has for its first request.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
+/// How often it is seen whether a caller is still there, where nobody would hear of it.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// What a connection is doing, and since when.
 #[derive(Debug)]
 pub struct Activity {
@@ -29,6 +32,10 @@ pub struct Activity {
     clean: Cell<bool>,
     /// Since when the rest of a frame that holds a head is waited for, in HTTP/2.
     half_a_head: Cell<Option<u64>>,
+    /// Pieces of answers that were sent since somebody asked, over HTTP/2.
+    pieces: Cell<u32>,
+    /// hyper does not read, because it has read ahead.
+    unheard: Cell<bool>,
     /// The end of the connection may be the end of the answer.
     without_length: Cell<bool>,
     /// No request has begun yet.
@@ -63,6 +70,8 @@ impl Activity {
             multiplexed: Cell::new(false),
             clean: Cell::new(true),
             half_a_head: Cell::new(None),
+            pieces: Cell::new(0),
+            unheard: Cell::new(false),
             without_length: Cell::new(false),
             fresh: Cell::new(true),
             flooded: Cell::new(false),
@@ -77,6 +86,7 @@ impl Activity {
     /// A head has been read whole.
     pub fn request_began(&self) {
         self.ahead.set(false);
+        self.unheard.set(false);
         self.fresh.set(false);
         self.open.set(self.open.get() + 1);
         self.enter(Phase::Busy);
@@ -108,6 +118,35 @@ impl Activity {
             Some(_) if !half => self.half_a_head.set(None),
             _ => {}
         }
+    }
+
+    /// Whether something has been read ahead, so that nobody hears of the connection's end.
+    pub(super) fn read_ahead(&self, ahead: bool) {
+        self.unheard.set(ahead);
+    }
+
+    pub(super) fn has_read_ahead(&self) -> bool {
+        self.unheard.get()
+    }
+
+    /// Whether the deadline is no time-out, but a reminder to see whether the caller is still there.
+    pub(super) fn is_only_looked_at(&self) -> bool {
+        self.phase.get() == Phase::Busy && self.unheard.get() && self.stuck.get().is_none()
+    }
+
+    /// A piece of an answer is sent.
+    pub(super) fn piece(&self) {
+        self.pieces.set(self.pieces.get().saturating_add(1));
+    }
+
+    /// How many pieces were sent since this was asked last.
+    pub(super) fn take_pieces(&self) -> u32 {
+        self.pieces.take()
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.open.get() > 0
     }
 
     /// Too many frames that ask for nothing have come.
@@ -226,6 +265,8 @@ impl Activity {
             (Phase::Busy | Phase::Ending, None) if self.multiplexed.get() => {
                 deadline.set(server.idle_timeout);
             }
+            // Whether the caller is still there: see `Watched`.
+            (Phase::Busy, None) if self.unheard.get() => deadline.set(LOOK),
             (Phase::Busy | Phase::Ending, None) => deadline.clear(),
         }
     }

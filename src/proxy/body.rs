@@ -3,7 +3,7 @@
 use super::exchange::Exchange;
 use super::settle::{End, Telling};
 use super::tunnel;
-use crate::deadline::Deadlines;
+use crate::deadline::{Deadlines, ticks};
 use crate::hop;
 use crate::incoming::Incoming;
 use crate::upstream::answer::Framing;
@@ -23,6 +23,9 @@ use std::time::Duration;
 /// A request's body of at most this many bytes is read even if nobody wants it, so that the
 /// connection can go on.
 const SHORT: u64 = 4096;
+
+/// A caller who takes longer for a piece of an answer holds the backend up.
+const HELD_UP: Duration = Duration::from_secs(1);
 
 /// How long a short body is waited for: it was sent together with its head.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -66,6 +69,8 @@ pub struct Relayed {
     exchange: Box<Exchange>,
     bytes: u64,
     whole: bool,
+    /// When the caller was given the last piece, if they have not asked for another yet.
+    given: Option<u64>,
     /// A shared store is being told what the request cost: the last frame waits for that.
     telling: Option<Telling>,
     last: Option<Frame<Bytes>>,
@@ -190,7 +195,8 @@ impl Body {
     pub(super) fn relayed(source: Source, exchange: Box<Exchange>) -> Self {
         let (telling, last) = (None, None);
         let source = Some(source);
-        let mut body = Relayed { source, exchange, bytes: 0, whole: false, telling, last };
+        let mut body =
+            Relayed { source, exchange, bytes: 0, whole: false, given: None, telling, last };
         let to = body.exchange.version;
         if body.source.as_ref().is_some_and(|source| source.is_over(to)) {
             body.end();
@@ -245,14 +251,19 @@ impl HttpBody for Body {
             return Poll::Ready(body.last.take().map(Ok));
         }
         let Some(source) = &mut body.source else { return Poll::Ready(None) };
+        let given = body.given.take();
         let frame = ready!(source.poll_frame(cx));
+        let tick = body.exchange.worker.deadlines.tick();
+        body.given = Some(tick);
         let over = source.is_over(body.exchange.version);
         match &frame {
             None => body.end(),
             Some(Err(_)) => {
-                let upload_failed = source.upload_failed();
+                // A backend that gives a caller up who does not come back for more is not to blame.
+                let held_up = given.is_some_and(|given| tick - given > ticks(HELD_UP));
+                let blameless = held_up || source.upload_failed();
                 body.source = None;
-                if !upload_failed {
+                if !blameless {
                     body.exchange.backend_broke();
                 }
                 drop(body.exchange.settle(End::Failed));

@@ -33,6 +33,9 @@ use std::time::Duration;
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
+/// What a caller must send of a body within its time-out.
+const WORTH: u64 = 1024;
+
 /// A request as its backend takes it.
 pub(super) enum Prepared {
     Http1(Outgoing),
@@ -102,6 +105,8 @@ pub(super) fn prepare(
         limit,
         hurried: limit < timeouts.response,
         body: generation.snapshot.server.body_timeout,
+        // A stream of messages is no body that trickles in.
+        worth: if exchange.grpc { 1 } else { WORTH },
         silence: timeouts.body,
     };
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());

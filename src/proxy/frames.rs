@@ -1,8 +1,8 @@
 //! A second look at the frames of a caller's HTTP/2 connection, for the things that h2 lets pass.
 //!
 //! Frames that ask for nothing cost their sender next to nothing: pings, settings, priorities, empty
-//! pieces. A connection may send some of them at once, some every second, and some for each request
-//! and each piece of a body. So may it take requests back: some at once, some every second, and no
+//! pieces, windows that grow. A connection may send some of them at once, some every second, and some
+//! for each request and for everything that is sent to it or by it. So may it take requests back: some at once, some every second, and no
 //! more than half of all. One that does more is no longer read, and ended by whoever serves it.
 //!
 //! A connection that does not begin with its settings is none.
@@ -28,7 +28,6 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
-const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
@@ -37,14 +36,16 @@ const PRIORITY: u8 = 0x20;
 
 /// So many frames that ask for nothing may come at once, and so many with every tick of the worker
 /// (there are twenty in a second); resets, too.
-const IDLE_FRAMES: u32 = 1000;
+const IDLE_FRAMES: i64 = 1000;
 const IDLE_PER_TICK: u64 = 10;
-const RESETS: u32 = 500;
-const RESETS_PER_TICK: u64 = 5;
+const RESETS: u64 = 1000;
+const RESETS_PER_TICK: u64 = 25;
 
-/// So many of them come along with a request, or a piece of a body.
-const PER_REQUEST: u32 = 4;
-const PER_PIECE: u32 = 2;
+/// So many of them come along with a request or a piece of a body, in either direction, and one with
+/// so many bytes that are sent to the caller. They may come later, but not all of them much later.
+const PER_PIECE: i64 = 4;
+const BYTES: usize = 1024;
+const BANKED: i64 = 100_000;
 
 /// A socket whose frames are looked at as they are read. When h2 lets go of it, it is left where
 /// whoever began it finds it.
@@ -53,6 +54,8 @@ pub(super) struct Frames {
     socket: Option<Watched>,
     walk: Walk,
     left: Left,
+    /// Bytes that were written and have not been accounted for.
+    written: usize,
 }
 
 /// Where a socket is left.
@@ -60,7 +63,14 @@ pub(super) type Left = Rc<RefCell<Option<Watched>>>;
 
 impl Frames {
     pub(super) fn new(socket: Watched, left: &Left) -> Self {
-        Self { socket: Some(socket), walk: Walk::new(), left: Rc::clone(left) }
+        Self { socket: Some(socket), walk: Walk::new(), left: Rc::clone(left), written: 0 }
+    }
+
+    fn note(&mut self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+        if let Poll::Ready(Ok(count)) = written {
+            self.written = self.written.saturating_add(count);
+        }
+        written
     }
 
     fn socket(&mut self) -> Result<Pin<&mut Watched>> {
@@ -89,8 +99,8 @@ struct Walk {
     /// The first frame has come.
     begun: bool,
     /// Frames that ask for nothing, and resets, less those that time has forgiven.
-    idle: u32,
-    resets: u32,
+    idle: i64,
+    resets: u64,
     /// When that was.
     tick: u64,
     /// Requests in all, and those that were taken back.
@@ -143,15 +153,19 @@ impl Walk {
         }
     }
 
+    /// So many frames may come for something that was done.
+    fn earn(&mut self, count: i64) {
+        self.idle = (self.idle - count).max(-BANKED);
+    }
+
     /// Whether too many frames have come that ask for nothing.
     fn is_flooded(&mut self, tick: u64) -> bool {
         let passed = tick - self.tick.min(tick);
-        let forgive = |count: u32, per_tick: u64| {
-            let forgiven = passed.saturating_mul(per_tick);
-            count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX))
-        };
-        self.idle = forgive(self.idle, IDLE_PER_TICK);
-        self.resets = forgive(self.resets, RESETS_PER_TICK);
+        if self.idle > 0 {
+            let forgiven = passed.saturating_mul(IDLE_PER_TICK);
+            self.idle = (self.idle - i64::try_from(forgiven).unwrap_or(i64::MAX)).max(0);
+        }
+        self.resets = self.resets.saturating_sub(passed.saturating_mul(RESETS_PER_TICK));
         self.tick = tick;
         self.idle > IDLE_FRAMES || self.resets > RESETS && self.taken_back * 2 > self.requests
     }
@@ -201,12 +215,11 @@ impl Walk {
         match kind {
             HEADERS => {
                 self.requests += 1;
-                self.idle = self.idle.saturating_sub(PER_REQUEST);
+                self.earn(PER_PIECE);
             }
-            DATA if self.skip > 0 => self.idle = self.idle.saturating_sub(PER_PIECE),
+            DATA if self.skip > 0 => self.earn(PER_PIECE),
             DATA if flags & END_STREAM != 0 => {}
             CONTINUATION if self.skip > 0 || flags & END_HEADERS != 0 => {}
-            WINDOW_UPDATE => {}
             RST_STREAM => {
                 self.resets += 1;
                 self.taken_back += 1;
@@ -281,10 +294,14 @@ impl AsyncRead for Frames {
             Err(Found(None)) => return Poll::Ready(Err(Error::from(ErrorKind::InvalidData))),
         }
         let half = self.walk.is_within_a_head();
-        let tick = self.socket()?.activity().tick();
+        let activity = self.socket()?.get_mut().activity();
+        let (tick, pieces) = (activity.tick(), activity.take_pieces());
+        let bytes = std::mem::take(&mut self.written);
+        let sent = i64::try_from(bytes / BYTES).unwrap_or(BANKED);
+        self.walk.earn(i64::from(pieces) * PER_PIECE + sent);
+        self.written = bytes % BYTES;
         let flooded = self.walk.is_flooded(tick);
-        let mut socket = self.socket()?;
-        let activity = socket.as_mut().get_mut().activity();
+        let activity = self.socket()?.get_mut().activity();
         activity.half_a_head(half);
         if flooded {
             activity.flood();
@@ -299,7 +316,8 @@ impl AsyncWrite for Frames {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        self.socket()?.poll_write(cx, bytes)
+        let written = self.socket()?.poll_write(cx, bytes);
+        self.note(written)
     }
 
     fn poll_write_vectored(
@@ -307,7 +325,8 @@ impl AsyncWrite for Frames {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        self.socket()?.poll_write_vectored(cx, slices)
+        let written = self.socket()?.poll_write_vectored(cx, slices);
+        self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -417,27 +436,34 @@ mod tests {
         assert!(floods(1001, &[(2, &[0; 5])]), "priorities");
         assert!(floods(1001, &[(DATA, &[])]));
         assert!(floods(1001, &[(77, b"unknown")]));
-        assert!(!floods(100_000, &[(WINDOW_UPDATE, &[0; 4])]), "they come with large answers");
+        assert!(floods(1001, &[(8, &[0; 4])]), "windows that grow");
         // A client that measures its bandwidth.
         assert!(!floods(100_000, &[request, (PING, &[0; 8]), (PING, &[0; 8])]));
         assert!(!floods(100_000, &[(DATA, b"x"), (PING, &[0; 8]), (PING, &[0; 8])]));
+        // Windows may grow by what was sent.
+        let mut walk = Walk::new();
+        walk.earn(10_000);
+        let updates: Vec<u8> = (0..10_900).flat_map(|_| frame(8, 0, 0, &[0; 4])).collect();
+        let begins = [vec![b'x'; PREFACE], frame(SETTINGS, 0, 0, &[])].concat();
+        walk.over(&[begins, updates].concat()).expect("nothing is found");
+        assert!(!walk.is_flooded(0));
     }
 
     #[test]
     fn requests_may_be_taken_back_but_not_most_of_many_at_once() {
         let request: (u8, &[u8]) = (HEADERS, &[0x82]);
         let reset: (u8, &[u8]) = (RST_STREAM, &[0; 4]);
-        assert!(!floods(499, &[request, reset]));
-        assert!(floods(501, &[request, reset]));
+        assert!(!floods(999, &[request, reset]));
+        assert!(floods(1001, &[request, reset]));
         assert!(!floods(10_000, &[request, request, reset]), "half of them");
         let mut walk = Walk::new();
         let mut bytes = vec![b'x'; PREFACE];
         bytes.extend(frame(SETTINGS, 0, 0, &[]));
-        // A hundred in a second, for as long as it likes.
+        // Five hundred in a second, for as long as it likes.
         for second in 1..100_u32 {
-            for stream in 0..100 {
-                bytes.extend(frame(HEADERS, 4, 2 * (100 * second + stream) + 1, &[0x82]));
-                bytes.extend(frame(RST_STREAM, 0, 2 * (100 * second + stream) + 1, &[0; 4]));
+            for stream in 0..500 {
+                bytes.extend(frame(HEADERS, 4, 2 * (500 * second + stream) + 1, &[0x82]));
+                bytes.extend(frame(RST_STREAM, 0, 2 * (500 * second + stream) + 1, &[0; 4]));
             }
             walk.over(&bytes).expect("nothing is found");
             assert!(!walk.is_flooded(u64::from(20 * second)));

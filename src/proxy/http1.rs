@@ -55,7 +55,17 @@ pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {
             cx.waker().wake_by_ref();
         }
         peer.activity.arm(&deadline, &worker.server(), worker.is_draining());
-        deadline.poll_elapsed(cx).map(|_| None)
+        while deadline.poll_elapsed(cx).is_ready() {
+            if !peer.activity.is_only_looked_at() {
+                return Poll::Ready(None);
+            }
+            // It is only time to see whether the caller is still there.
+            if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
+                return Poll::Ready(Some(result));
+            }
+            peer.activity.arm(&deadline, &worker.server(), worker.is_draining());
+        }
+        Poll::Pending
     })
     .await;
 

@@ -42,8 +42,11 @@ const MAX_SEND_BUFFER: usize = 64 << 10;
 /// were reset and are remembered for what may still come of them. Beyond the first two a connection
 /// is ended.
 const MAX_UNSEEN_RESETS: usize = 20;
-const MAX_FAULTS: usize = 256;
+const MAX_FAULTS: usize = 1024;
 const MAX_REMEMBERED: usize = 50;
+
+/// What a caller must take of an answer within `idle_timeout`, unless it is all there is.
+const WORTH: usize = 1024;
 
 /// How long a caller who was told that the connection ends may take to let go of it.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -196,6 +199,7 @@ async fn drive(
     head.headers.entry(DATE).or_insert_with(|| worker.date());
     let over = body.is_end_stream() && tunnel.is_none();
     let Ok(send) = respond.send_response(Response::from_parts(head, ()), over) else { return };
+    peer.activity.piece();
     if let Some(mut tunnel) = tunnel
         && let Some(receive) = tunnel.exchange.tunnelled.take()
     {
@@ -204,7 +208,7 @@ async fn drive(
     if over {
         drop(body);
     } else {
-        send_body(&worker, body, send).await;
+        send_body(&worker, &peer, body, send).await;
     }
     if let Some(receiving) = receiving {
         Box::pin(linger(&worker, &receiving)).await;
@@ -222,17 +226,18 @@ async fn linger(worker: &Worker, receiving: &Receiving) {
 }
 
 /// Sends a body. A caller who takes nothing of what is there for too long is given up.
-async fn send_body(worker: &Worker, body: Body, send: SendStream<Bytes>) {
+async fn send_body(worker: &Worker, peer: &Peer, body: Body, send: SendStream<Bytes>) {
     let idle = worker.server().idle_timeout;
     let deadline = worker.deadlines.register();
-    let mut sending = Sending { body, send, piece: Bytes::new(), moved: false };
+    let mut sending = Sending { body, send, peer, piece: Bytes::new(), moved: 0 };
     poll_fn(|cx| {
         if sending.poll(cx).is_ready() {
             return Poll::Ready(());
         }
         if sending.piece.is_empty() {
             deadline.clear();
-        } else if std::mem::take(&mut sending.moved) {
+        } else if sending.moved >= WORTH {
+            sending.moved = 0;
             deadline.set(idle);
         }
         deadline.poll_elapsed(cx).map(|_| sending.send.send_reset(Reason::CANCEL))
@@ -241,16 +246,17 @@ async fn send_body(worker: &Worker, body: Body, send: SendStream<Bytes>) {
 }
 
 /// An answer's body on its way.
-struct Sending {
+struct Sending<'a> {
     body: Body,
     send: SendStream<Bytes>,
+    peer: &'a Peer,
     /// What the caller has yet to take.
     piece: Bytes,
-    /// Something has come or gone since that was looked at.
-    moved: bool,
+    /// How much the caller has taken since that was looked at; a new piece is as good as much.
+    moved: usize,
 }
 
-impl Sending {
+impl Sending<'_> {
     /// Ready when all is sent, or cannot be.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -261,8 +267,9 @@ impl Sending {
                         return Poll::Ready(());
                     };
                 }
-                self.moved = true;
                 let piece = self.piece.split_to(self.send.capacity().min(self.piece.len()));
+                self.moved = self.moved.saturating_add(piece.len());
+                self.peer.activity.piece();
                 let last = self.piece.is_empty() && self.body.is_end_stream();
                 if self.send.send_data(piece, last).is_err() || last {
                     return Poll::Ready(());
@@ -270,7 +277,7 @@ impl Sending {
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => (self.piece, self.moved) = (data, true),
+                    Ok(data) => (self.piece, self.moved) = (data, WORTH),
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
                         if self.send.send_trailers(trailers).is_err() {

@@ -54,7 +54,7 @@ pub(super) async fn relay(
         exchange.endpoint = Some(endpoint.begin());
         exchange.attempts += 1;
         let had_body = request.body().is_some();
-        let way = Way { upstream, endpoint, pool: &crew.pools[picked] };
+        let way = Way { upstream, endpoint, pool: &crew.pools[picked], budget: &station.budget };
         let asked = match &mut request {
             Prepared::Http1(request) => way.send(exchange, request, &mut guard).await,
             // Fewer have it, and the others need no room for it.

@@ -31,12 +31,14 @@ pub(super) struct Watched {
     first: BytesMut,
     /// Interim answers that are being written.
     interim: BytesMut,
+    /// The caller has left before the answer.
+    gone: bool,
 }
 
 impl Watched {
     pub(super) fn new(socket: Socket, worker: &Rc<Worker>, peer: &Rc<Peer>) -> Self {
         let (worker, peer) = (Rc::clone(worker), Rc::clone(peer));
-        Self { socket, worker, peer, first: BytesMut::new(), interim: BytesMut::new() }
+        Self { socket, worker, peer, first: BytesMut::new(), interim: BytesMut::new(), gone: false }
     }
 
     pub(super) fn into_socket(self) -> Socket {
@@ -120,6 +122,8 @@ impl AsyncRead for Watched {
         if self.first.is_empty() {
             ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
             if buffer.filled().len() == before {
+                // Whoever has left in the middle of a request waits for no answer.
+                self.gone |= self.peer.activity.is_busy() && !self.peer.activity.is_multiplexed();
                 return Poll::Ready(Ok(()));
             }
         } else {
@@ -183,6 +187,10 @@ impl AsyncWrite for Watched {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // The socket is flushed by whoever has nothing more to write to it.
         self.peer.activity.cleared();
+        // hyper does not read on while it has something that it read ahead.
+        if self.gone || self.peer.activity.has_read_ahead() && self.socket.has_hung_up(cx) {
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+        }
         ready!(self.poll_interim(cx))?;
         // Over TLS, what was written may still be waiting inside.
         if Pin::new(&mut self.socket).poll_flush(cx)?.is_pending() {

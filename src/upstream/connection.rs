@@ -116,6 +116,9 @@ pub enum AskError {
     /// The backend ended the stream, or the connection that carries it.
     #[error("the backend gave the request up: {0}")]
     Http2(#[from] h2::Error),
+    /// The backend did not wait for the rest of the caller's body.
+    #[error("the backend did not wait for the rest of the body: {0}")]
+    GaveUp(String),
     /// The backend closed the connection without a word.
     #[error("the backend closed the connection: {cause}")]
     Gone {
@@ -239,6 +242,11 @@ impl Connection {
         })
         .await;
         self.deadline.clear();
+        if let Err(AskError::Gone { sent: true, cause }) = &answer
+            && self.wire.borrow().upload.as_ref().is_some_and(|upload| upload.is_waiting())
+        {
+            return Err(AskError::GaveUp(cause.to_string()));
+        }
         if answer.is_ok() && self.wire.borrow().upload.is_some() {
             let sending = spawn_local(send_on(Rc::downgrade(&self.wire)));
             self.sender = Some(Sender(sending.abort_handle()));

@@ -206,6 +206,11 @@ impl Endpoint {
         standing.failures.fetch_add(1, Ordering::Relaxed) + 1 >= eject.after
     }
 
+    /// Is not left alone any more.
+    pub fn pardon(&self) {
+        self.standing.ejected_until.store(0, Ordering::SeqCst);
+    }
+
     /// Leaves it alone for a while. If it fails again right after, once is enough.
     pub fn eject(&self, now: Micros, eject: &model::Eject) {
         self.standing.failed_at.store(now, Ordering::Relaxed);

@@ -167,6 +167,7 @@ async fn ask(mut socket: Socket, host: &str, path: &str) -> Result<StatusCode, C
     socket.write_all(head.as_bytes()).await?;
     socket.flush().await?;
     let mut buffer = BytesMut::with_capacity(4096);
+    let mut interims = 0;
     loop {
         if socket.read_buf(&mut buffer).await? == 0 {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -174,6 +175,10 @@ async fn ask(mut socket: Socket, host: &str, path: &str) -> Result<StatusCode, C
         while let Some(head) = answer::parse(&mut buffer, false)? {
             if !head.status.is_informational() {
                 return Ok(head.status);
+            }
+            interims += 1;
+            if interims > answer::MAX_INTERIMS {
+                return Err(answer::AnswerError::TooManyInterims.into());
             }
         }
     }

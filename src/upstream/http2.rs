@@ -33,8 +33,9 @@ use tokio::task::spawn_local;
 
 /// What one stream may send ahead of its caller. All of them together may send as much as each of
 /// them: a caller who does not read holds up nobody else.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS;
+const MAX_STREAMS: u32 = 512;
 
 /// The largest head of an answer, and the most fields of one: as in HTTP/1.1.
 const MAX_HEAD: u32 = 64 << 10;
@@ -85,7 +86,8 @@ impl Shared {
 
     /// Whether one more request can begin on it now.
     pub fn has_room(&self) -> bool {
-        !self.over.get() && self.open.get() < self.send.current_max_send_streams()
+        !self.over.get()
+            && self.open.get() < self.send.current_max_send_streams().min(MAX_STREAMS as usize)
     }
 
     /// Whether the backend takes more than requests.
@@ -153,6 +155,15 @@ impl Shared {
             answer
         });
         let answer = answer.await;
+        if answer.is_err() {
+            // What nobody has taken from the caller can be sent elsewhere.
+            let mut sending = sending.borrow_mut();
+            let waiting = sending.upload.as_ref().is_some_and(|upload| upload.is_waiting());
+            request.body = sending.upload.take_if(|upload| upload.sent() == 0);
+            if waiting && let Err(AskError::Http2(error)) = answer {
+                return Err(AskError::GaveUp(error.to_string()));
+            }
+        }
         if let Err(AskError::TimedOut { waiting: false }) = &answer {
             spawn_local(Rc::clone(self).doubt(Rc::clone(deadlines)));
         }

@@ -5,7 +5,8 @@ use crate::deadline::ticks;
 use crate::proxy::body::Source;
 use crate::proxy::exchange::Exchange;
 use crate::socket::Socket;
-use crate::upstream::answer::Head;
+use crate::upstream::answer::{AnswerError, Head};
+use crate::upstream::budget::Budget;
 use crate::upstream::connect::{ConnectError, connect};
 use crate::upstream::connection::{AskError, Connection, Guard, Outgoing};
 use crate::upstream::http2::{self, Shared};
@@ -38,7 +39,13 @@ impl Failure {
     pub(super) fn fault(&self) -> Option<Fault> {
         match self {
             Self::Connect(error) => (!error.is_ours()).then_some(Fault::Unreachable),
-            Self::Ask(AskError::Upload(_) | AskError::TimedOut { waiting: true })
+            // The caller was waited for, or has asked for something that the backend does not have.
+            Self::Ask(
+                AskError::Upload(_)
+                | AskError::TimedOut { waiting: true }
+                | AskError::GaveUp(_)
+                | AskError::Answer(AnswerError::Switched),
+            )
             | Self::NoTunnels => None,
             Self::Ask(AskError::TimedOut { waiting: false }) => Some(Fault::Late),
             Self::Ask(AskError::Gone { .. } | AskError::NotBegun(_) | AskError::Http2(_)) => {
@@ -55,6 +62,7 @@ pub(super) struct Way<'a> {
     pub(super) upstream: &'a Upstream,
     pub(super) endpoint: &'a Endpoint,
     pub(super) pool: &'a Rc<Pool>,
+    pub(super) budget: &'a Budget,
 }
 
 impl Way<'_> {
@@ -77,7 +85,9 @@ impl Way<'_> {
                 Err(AskError::Gone { sent: false, .. }) => *guard = connection.take_guard(),
                 // It may have been closing it at that very moment, or it dies of this request: one
                 // more try tells.
-                Err(AskError::Gone { .. }) if no_body && request.idempotent => {
+                Err(AskError::Gone { .. })
+                    if no_body && request.idempotent && self.may_repeat(exchange) =>
+                {
                     *guard = connection.take_guard();
                     break;
                 }
@@ -99,6 +109,12 @@ impl Way<'_> {
                 Err(error.into())
             }
         }
+    }
+
+    /// Whether the budget has room for a request that is sent twice.
+    fn may_repeat(&self, exchange: &Exchange) -> bool {
+        let share = self.upstream.config.retries.budget;
+        self.budget.retry(exchange.worker.deadlines.tick(), share)
     }
 
     /// A new connection. Where there is no room for it, idle ones go.
@@ -129,8 +145,8 @@ impl Way<'_> {
     ) -> Result<Answer, Failure> {
         let heard = |head| exchange.interim(head);
         let deadlines = &exchange.worker.deadlines;
-        let no_body = request.body.is_none();
         let (mut left, mut ended) = (ATTEMPTS, ENDED);
+        let had_body = request.body.is_some();
         loop {
             let shared = self.shared(exchange).await?;
             if request.upgrade.is_some() && !shared.takes_tunnels() {
@@ -145,9 +161,12 @@ impl Way<'_> {
                 Err(AskError::NotBegun(_)) if ended > 1 => ended -= 1,
                 Err(AskError::Http2(error))
                     if left > 1
-                        && no_body
+                        && request.body.is_some() == had_body
                         && !exchange.has_told()
-                        && (http2::was_refused(&error) || error.is_io() && request.idempotent) =>
+                        && (http2::was_refused(&error)
+                            || error.is_io()
+                                && request.idempotent
+                                && self.may_repeat(exchange)) =>
                 {
                     left -= 1;
                 }
