@@ -339,7 +339,8 @@ fn a_caller_who_has_left_is_noticed_whatever_they_sent_ahead() {
         std::io::Write::write_all(stream, head).is_ok()
     });
     let gateway = guarded(&backend, "max_connections_per_ip: 6");
-    for ahead in [&b"G"[..], b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n", &[b'x'; 100_000]] {
+    let much = vec![b'x'; 100_000];
+    for ahead in [&b"G"[..], b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n", &much] {
         for _ in 0..3 {
             let mut connection = gateway.connect();
             connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
