@@ -25,7 +25,7 @@ use std::time::Duration;
 const SHORT: u64 = 4096;
 
 /// A caller who takes longer for a piece of an answer holds the backend up.
-const HELD_UP: Duration = Duration::from_secs(1);
+const HELD_UP: Duration = Duration::from_millis(250);
 
 /// How long a short body is waited for: it was sent together with its head.
 const PATIENCE: Duration = Duration::from_millis(200);
