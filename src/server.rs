@@ -4,6 +4,7 @@
 mod control;
 mod listeners;
 mod saving;
+mod signals;
 
 use crate::clock::Clock;
 use crate::config::{self, LoadError, Loaded};

@@ -4,6 +4,7 @@
 use super::Error;
 use super::listeners::{Bound, bind};
 use super::saving::Saving;
+use super::signals::{Heard, Signals};
 use crate::admin;
 use crate::config::watch::{Look, Watch, fingerprint, looks};
 use crate::config::{self, Config, LoadError, Loaded, model};
@@ -18,7 +19,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -74,41 +74,6 @@ const PATIENCE: usize = 40;
 
 /// Seconds until a reload is tried again that failed for want of something.
 const RETRY: u32 = 5;
-
-/// The signals that are obeyed; without them, a future that never comes.
-struct Signals(Option<[Signal; 4]>);
-
-enum Heard {
-    Hangup,
-    HandOver,
-    Stop,
-}
-
-impl Signals {
-    fn new(obey: bool) -> std::io::Result<Self> {
-        if !obey {
-            return Ok(Self(None));
-        }
-        Ok(Self(Some([
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::hangup())?,
-            signal(SignalKind::user_defined2())?,
-        ])))
-    }
-
-    async fn next(&mut self) -> Heard {
-        match &mut self.0 {
-            None => std::future::pending().await,
-            Some([term, int, hup, usr2]) => tokio::select! {
-                _ = term.recv() => Heard::Stop,
-                _ = int.recv() => Heard::Stop,
-                _ = hup.recv() => Heard::Hangup,
-                _ = usr2.recv() => Heard::HandOver,
-            },
-        }
-    }
-}
 
 type Admin = (model::Admin, TcpListener);
 
