@@ -82,8 +82,8 @@ async fn pass(
     judge::judge(exchange, head.headers()).await?;
     arrived?;
     let (route, _) = exchange.found()?;
-    let request = forward::prepare(exchange, route, request)?;
-    relay::relay(exchange, route, request).await
+    let mut request = forward::prepare(exchange, route, request)?;
+    relay::relay(exchange, route, &mut request).await
 }
 
 /// Bytes of a target, about as it was written.

@@ -12,7 +12,7 @@ use crate::upstream::http2::Stream;
 use crate::upstream::pool::Pool;
 use bytes::Bytes;
 use http::header::EXPECT;
-use http::{HeaderName, Request, Version};
+use http::{HeaderMap, HeaderName, Request, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use std::pin::Pin;
@@ -100,12 +100,16 @@ impl Source {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self {
-            Self::Http1 { connection, framing, .. } => {
-                connection.poll_frame(framing, cx).map_ok(without_what_may_not_trail)
-            }
-            Self::Http2(stream) => stream.poll_frame(cx).map_ok(without_what_may_not_trail),
+        let mut frame = match self {
+            Self::Http1 { connection, framing, .. } => connection.poll_frame(framing, cx),
+            Self::Http2(stream) => stream.poll_frame(cx),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            remove_what_may_not_trail(trailers);
         }
+        frame
     }
 
     /// Nothing more belongs to the body. Over HTTP/2 a stream may end after its last byte; to
@@ -177,18 +181,12 @@ impl Source {
 }
 
 /// Trailers that say how an answer is to be read come too late.
-fn without_what_may_not_trail(frame: Frame<Bytes>) -> Frame<Bytes> {
-    frame.into_trailers().map_or_else(
-        |frame| frame,
-        |mut trailers| {
-            let hidden = |name: &&HeaderName| !hop::may_trail(name);
-            let hidden: Vec<HeaderName> = trailers.keys().filter(hidden).cloned().collect();
-            for name in hidden {
-                trailers.remove(name);
-            }
-            Frame::trailers(trailers)
-        },
-    )
+fn remove_what_may_not_trail(trailers: &mut HeaderMap) {
+    let hidden = |name: &&HeaderName| !hop::may_trail(name);
+    let hidden: Vec<HeaderName> = trailers.keys().filter(hidden).cloned().collect();
+    for name in hidden {
+        trailers.remove(name);
+    }
 }
 
 impl Body {

@@ -32,7 +32,7 @@ pub(super) struct Answer {
 pub(super) async fn relay(
     exchange: &mut Exchange,
     route: usize,
-    mut request: Prepared,
+    request: &mut Prepared,
 ) -> Result<Answer, Refusal> {
     let generation = Rc::clone(&exchange.generation);
     let index = generation.snapshot.routes[route].upstream;
@@ -55,8 +55,12 @@ pub(super) async fn relay(
         exchange.attempts += 1;
         let had_body = request.body().is_some();
         let way = Way { upstream, endpoint, pool: &crew.pools[picked], budget: &station.budget };
-        let asked = match &mut request {
-            Prepared::Http1(request) => way.send(exchange, request, &mut guard).await,
+        let asked = match request {
+            // Most of them are answered, and the answer is handed on as it is.
+            Prepared::Http1(request) => match way.send(exchange, request, &mut guard).await {
+                Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),
+                asked => asked,
+            },
             // Fewer have it, and the others need no room for it.
             Prepared::Http2(request) => {
                 Box::pin(way.send_over_http2(exchange, request, &mut guard)).await
