@@ -95,13 +95,15 @@ impl Shared {
                 buffer.shrink_to(64 << 10);
             }
             if !lines.is_empty() {
-                if torn {
+                let mended = torn;
+                if mended {
                     lines.insert(0, b'\n');
                 }
                 // A reader that went away, or a full disk, is no reason to stop serving.
                 torn = sink.write_all(&lines).and_then(|()| sink.flush()).is_err();
                 if torn {
-                    self.dropped.add(memchr::memchr_iter(b'\n', &lines).count() as u64);
+                    let lost = memchr::memchr_iter(b'\n', &lines).count() - usize::from(mended);
+                    self.dropped.add(lost as u64);
                 }
                 lines.clear();
                 lines.shrink_to(64 << 10);
