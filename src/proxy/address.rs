@@ -9,7 +9,7 @@ use super::present::Present;
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -47,11 +47,9 @@ pub fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
     let by_x = elements(headers, &X_FORWARDED_FOR).map(|all| walk(peer, all.map(address), trusted));
     let by_forwarded = headers.contains_key(FORWARDED).then(|| {
         let lines = headers.get_all(FORWARDED).iter().rev();
-        // What has no end is no list.
-        let elements = lines.flat_map(|line| {
-            let text = str::from_utf8(line.as_bytes()).unwrap_or_default();
-            unquoted(text, ',').unwrap_or(smallvec![""]).into_iter().rev().map(for_parameter)
-        });
+        let elements = lines.flat_map(|line| from_the_right(line.as_bytes()));
+        let elements =
+            elements.map(|element| for_parameter(str::from_utf8(element).unwrap_or_default()));
         walk(peer, elements, trusted)
     });
     match (by_x, by_forwarded) {
@@ -85,6 +83,27 @@ fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &
         }
     }
     believed
+}
+
+/// The elements of a list, the last first, by commas that are not in quotes. It is read from the
+/// right, so that nothing a caller put in front changes what a proxy has added behind it.
+fn from_the_right(line: &[u8]) -> SmallVec<[&[u8]; 8]> {
+    let (mut elements, mut end, mut quoted) = (SmallVec::new(), line.len(), false);
+    for (at, byte) in line.iter().enumerate().rev() {
+        match byte {
+            b'"' => {
+                let escapes = line[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+                quoted = !quoted || escapes % 2 == 1;
+            }
+            b',' if !quoted => {
+                elements.push(&line[at + 1..end]);
+                end = at;
+            }
+            _ => {}
+        }
+    }
+    elements.push(&line[..end]);
+    elements
 }
 
 /// The parts of a text between separators that are not in quotes. `None` if a quote has no end.
@@ -174,14 +193,17 @@ mod tests {
 
     #[test]
     fn forwarded_is_read_the_same_way() {
-        let cases: [(&[&str], &str); 11] = [
+        let cases: [(&[&str], &str); 13] = [
             // What is in quotes is no parameter and no element.
             (&["host=\"a;for=6.6.6.6\";for=203.0.113.7"], "203.0.113.7"),
             (&["host=\"a, for=6.6.6.6;x=\";for=203.0.113.7"], "203.0.113.7"),
             (&["host=\"\\\"; for=6.6.6.6\";for=203.0.113.7"], "203.0.113.7"),
             (&["for=203.0.113.7;for=6.6.6.6"], "10.0.0.1"),
             (&["for=6.6.6.6;host=\"a"], "10.0.0.1"),
-            (&["for=6.6.6.6", "host=\"a, for=203.0.113.7"], "10.0.0.1"),
+            (&["for=6.6.6.6", "host=\"a, for=203.0.113.7"], "203.0.113.7"),
+            // What comes before a proxy's own word changes nothing.
+            (&["for=\"x, for=203.0.113.7;proto=https, for=10.0.0.2"], "203.0.113.7"),
+            (&["for=\\\", for=\"203.0.113.7:80\", for=10.0.0.2"], "203.0.113.7"),
             (&["for=203.0.113.7;proto=https"], "203.0.113.7"),
             (&["for=1.1.1.1, proto=http;For=\"203.0.113.7:123\", for=10.1.1.1"], "203.0.113.7"),
             (&["for=\"[2001:db8::1]:80\""], "2001:db8::1"),
@@ -191,6 +213,15 @@ mod tests {
         for (lines, expected) in cases {
             assert_eq!(seen("forwarded", lines), expected, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_hide_nothing_behind_them() {
+        let mut headers = HeaderMap::new();
+        let line = b"\xc5, for=203.0.113.7, for=10.0.0.2";
+        headers.insert(FORWARDED, HeaderValue::from_bytes(line).unwrap());
+        let seen = forwarded("10.0.0.1".parse().unwrap(), &headers, &trusted());
+        assert_eq!(seen.to_string(), "203.0.113.7");
     }
 
     #[test]
