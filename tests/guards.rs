@@ -172,11 +172,7 @@ fn no_address_takes_all_connections() {
         let mut connection = crate::common::Connection::over(std::net::TcpStream::from(socket));
         assert_eq!(connection.get("/").status, 200);
         kept.pop();
-        eventually("room", || {
-            let mut connection = gateway.connect();
-            connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-            connection.try_reply("GET")
-        });
+        eventually("room", || gateway.connect().try_get("/"));
     }
 }
 
@@ -220,11 +216,7 @@ fn connections_are_capped() {
     let mut beyond = gateway.connect();
     assert!(beyond.is_closed());
     kept.pop();
-    eventually("room", || {
-        let mut connection = gateway.connect();
-        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        connection.try_reply("GET")
-    });
+    eventually("room", || gateway.connect().try_get("/"));
 }
 
 #[test]

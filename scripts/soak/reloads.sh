@@ -10,7 +10,7 @@ set -euo pipefail
 
 binary=${1:?usage: reloads.sh BINARY [reloads | activation | activation2 | handover ...]}
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/venv.sh"
+. "$here/../venv.sh"
 need openssl openssl
 install_packages
 run_python reloads.py "$binary" "${@:2}"

@@ -6,7 +6,7 @@ set -euo pipefail
 
 binary=${1:?usage: run.sh BINARY [SECONDS]}
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/venv.sh"
+. "$here/../venv.sh"
 need openssl openssl
 install_packages
 run_python soak.py "$binary" "${2:-600}"

@@ -7,7 +7,7 @@ set -euo pipefail
 
 binary=${1:?usage: slow.sh BINARY [headers | body | drip | read | unread | range ...]}
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/venv.sh"
+. "$here/../venv.sh"
 need slowhttptest slowhttptest
 install_packages
 run_python slow.py "$binary" "${@:2}"

@@ -159,7 +159,7 @@ impl Shared {
             // What nobody has taken from the caller can be sent elsewhere.
             let mut sending = sending.borrow_mut();
             let waiting = sending.upload.as_ref().is_some_and(|upload| upload.is_waiting());
-            request.body = sending.upload.take_if(|upload| upload.sent() == 0);
+            request.body = sending.upload.take_if(|upload| upload.is_untouched());
             if waiting && let Err(AskError::Http2(error)) = answer {
                 return Err(AskError::GaveUp(error.to_string()));
             }

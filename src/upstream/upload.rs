@@ -106,6 +106,11 @@ impl Upload {
         self.stage == Stage::Open { waiting: true }
     }
 
+    /// Whether nothing of it was taken from the caller, so that it can be sent elsewhere.
+    pub fn is_untouched(&self) -> bool {
+        self.sent() == 0 && matches!(self.stage, Stage::Open { .. })
+    }
+
     /// Sends no more; the connection cannot be used again.
     pub fn give_up(&mut self) {
         self.stage = Stage::GivenUp;

@@ -1,5 +1,5 @@
-# What the programs of this folder share, to be sourced: the Python packages of scripts/clients/run.sh,
-# a folder that is gone at the end, and a way to run a program that is stopped with the script.
+# What clients, torture and soak share, to be sourced after `here` is set: Python packages, a folder that
+# is gone at the end, and a way to run a program that is stopped with the script.
 # CLIENTS_VENV is where the packages are kept from run to run.
 venv=${CLIENTS_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients-venv}
 packages=(grpcio==1.85.1 websockets==17.4 h2==4.4.1 hpack==4.2.0)
