@@ -277,6 +277,20 @@ fn a_backend_that_refuses_a_stream_or_says_goodbye_loses_no_request() {
 }
 
 #[test]
+fn an_upload_that_was_refused_untouched_is_sent_again() {
+    let backend = Http2Backend::start();
+    let gateway = fronting(&backend);
+    let mut connection = gateway.connect();
+    assert_eq!(connection.get("/").status, 200);
+    backend.refuse(1);
+    connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n");
+    eventually("the refusal", || (backend.refused() == 0).then_some(()));
+    connection.write(b"body");
+    assert_eq!(connection.read_reply("POST").status, 200);
+    assert_eq!(backend.last().body, b"body");
+}
+
+#[test]
 fn a_caller_who_leaves_takes_the_request_along() {
     let backend = Http2Backend::start();
     let gateway = Gateway::start(&to_http2(&backend, "[{ by: ip, concurrency: 1 }]"));

@@ -160,7 +160,10 @@ impl Shared {
             let mut sending = sending.borrow_mut();
             let waiting = sending.upload.as_ref().is_some_and(|upload| upload.is_waiting());
             request.body = sending.upload.take_if(|upload| upload.is_untouched());
-            if waiting && let Err(AskError::Http2(error)) = answer {
+            if waiting
+                && let Err(AskError::Http2(error)) = &answer
+                && !was_refused(error)
+            {
                 return Err(AskError::GaveUp(error.to_string()));
             }
         }

@@ -240,6 +240,11 @@ impl Backend {
         self.shared.refuse.store(count, Ordering::SeqCst);
     }
 
+    /// How many are still to be refused.
+    pub fn refused(&self) -> usize {
+        self.shared.refuse.load(Ordering::SeqCst)
+    }
+
     /// Every connection ends after its next request.
     pub fn say_goodbye(&self) {
         self.shared.goodbye.store(1, Ordering::SeqCst);
