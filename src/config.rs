@@ -13,6 +13,7 @@ mod grammar;
 pub(crate) mod limits;
 mod listeners;
 pub mod model;
+mod overload;
 mod read;
 mod routes;
 mod store;
@@ -137,7 +138,11 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let routes = routes::read_all(&mut fields, &shared, &mut names, cx);
     let headers = fields.optional("headers", cx).unwrap_or_default();
     let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
-    fields.later(&["overload", "telemetry"]);
+    let overload: model::Overload = fields.optional("overload", cx).unwrap_or_default();
+    if let Some(node) = fields.get("overload") {
+        overload::check(&overload, &routes, &callers.plans, node, cx);
+    }
+    fields.later(&["telemetry"]);
     fields.finish(cx);
     let Callers { identity, plans, default_plan, exempt, .. } = callers;
     Some(Config {
@@ -155,6 +160,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         routes,
         headers,
         server,
+        overload,
         access_log,
         files: Vec::new(),
     })

@@ -8,6 +8,8 @@ use crate::config::model::{PerIp, SharedStore};
 use crate::connections::Connections;
 use crate::lines::Lines;
 use crate::metrics::{EndpointReading, Metrics, Readings};
+use crate::overload::gate::Reading;
+use crate::overload::memory::Memory as MemoryUse;
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
@@ -49,6 +51,9 @@ pub struct Gateway {
     /// Told when endpoints have come or gone.
     pub changed: Notify,
     draining: AtomicBool,
+    /// Where it is written how much memory there is, and which share of it is used, as of late.
+    memory: MemoryUse,
+    memory_used: AtomicU64,
     /// File descriptors this process may have.
     descriptors: u64,
     /// The shared store that was configured when the process began.
@@ -63,6 +68,7 @@ impl Gateway {
         workers: usize,
         log: Box<dyn Write + Send>,
         resolver: Resolver,
+        memory: MemoryUse,
     ) -> Self {
         let names = Arc::new(Names::new(resolver));
         names.learn(&config.upstreams);
@@ -100,6 +106,8 @@ impl Gateway {
             names,
             changed: Notify::new(),
             draining,
+            memory,
+            memory_used: AtomicU64::new(f64::NAN.to_bits()),
             descriptors,
             shared,
         };
@@ -183,6 +191,18 @@ impl Gateway {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Looks at how much memory is used.
+    pub fn look_at_memory(&self) {
+        let used = self.memory.used().unwrap_or(f64::NAN);
+        self.memory_used.store(used.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Which share of its memory the process has, where there is a limit to it.
+    pub fn memory_used(&self) -> Option<f64> {
+        let used = f64::from_bits(self.memory_used.load(Ordering::Relaxed));
+        (!used.is_nan()).then_some(used)
+    }
+
     /// What has to be done every second: callers who are whole again are let go, a part of them at
     /// a time, and the wall clock is looked at.
     pub fn tick(&self) {
@@ -211,7 +231,18 @@ impl Gateway {
             memory_keys: self.store.keys(),
             bans: self.bans.list(self.clock.now()).len(),
             endpoints: self.endpoints(),
+            memory_used: self.memory_used(),
+            gate: snapshot.gate.as_ref().map(|gate| gate.reading()),
+            gates: self.gates(),
         }
+    }
+
+    fn gates(&self) -> Vec<(String, Reading)> {
+        let snapshot = self.snapshot.load();
+        let gates = snapshot.upstreams.iter().filter_map(|upstream| {
+            Some((upstream.name().to_owned(), upstream.gate.as_ref()?.reading()))
+        });
+        gates.collect()
     }
 
     fn endpoints(&self) -> Vec<EndpointReading> {

@@ -10,10 +10,11 @@
 //! 3. [`destination`](proxy::destination): exactly one host, one spelling of the path → the route.
 //! 4. `early_denial`: callers who are banned are turned away before anything else is done.
 //! 5. [`identify`](proxy::identify): the user and the API key, verified.
-//! 6. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
-//! 7. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
+//! 6. `in_flight`: whether there is room for it now, in this process and at its upstream.
+//! 7. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
+//! 8. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
 //!    bodies stream both ways.
-//! 8. [`respond`](proxy::respond): the answer's head, with what the limits say; or a refusal, which
+//! 9. [`respond`](proxy::respond): the answer's head, with what the limits say; or a refusal, which
 //!    is a head and nothing else.
 //!
 //! # Layout
@@ -27,6 +28,7 @@
 //! | [`limit`], [`store`], [`bans`] | the algorithms as pure functions, where their states live, and who ignored them |
 //! | [`layer`], [`told`] | the same limits in a tower stack of your own; what callers are told |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
+//! | [`overload`] | places in flight, how many there should be, who goes first |
 //! | [`listener`], [`proxy_protocol`], [`tls`], [`socket`] | what connections begin with, and their bytes |
 //! | [`incoming`], [`upgrade`] | bodies of requests; switching to another protocol |
 //! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
@@ -52,6 +54,7 @@ pub mod limit;
 pub mod lines;
 pub mod listener;
 pub mod metrics;
+pub mod overload;
 pub mod path;
 pub mod patience;
 pub mod proxy;

@@ -7,11 +7,15 @@ mod page;
 
 pub use page::{EndpointReading, Format, Readings};
 
+use crate::clock::micros;
+use crate::config::model::Priority;
+use crate::overload::Shed;
 use crate::upstream::Fault;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -102,9 +106,20 @@ pub struct UpstreamMetrics {
 pub struct WorkerMetrics {
     in_flight: AtomicU64,
     connections: AtomicU64,
+    /// How late it came to its work the last time, in microseconds.
+    pub lag: Gauge,
+    /// The level of what it refuses, in thousandths.
+    pub level: Gauge,
 }
 
 impl WorkerMetrics {
+    /// How late it came to its work, and what it refuses for that.
+    #[expect(clippy::cast_sign_loss, reason = "no level is less than nothing")]
+    pub fn note_pressure(&self, lag: Duration, level: f64) {
+        self.lag.set(micros(lag));
+        self.level.set((level * 1000.0).round() as u64);
+    }
+
     /// Requests under way, one more or one less. Only the worker itself says so, so no locked
     /// instruction is needed.
     pub fn add_in_flight(&self, by: i64) {
@@ -221,6 +236,8 @@ pub struct Metrics {
     /// Requests that matched no route.
     pub unrouted: Arc<RouteMetrics>,
     refused: [Counter; Refused::NAMES.len()],
+    /// By reason and priority.
+    shed: [[Counter; Priority::ALL.len()]; Shed::ALL.len()],
     /// Reloads that took effect.
     pub reloads_ok: Counter,
     /// Reloads that were refused.
@@ -243,6 +260,7 @@ impl Metrics {
             workers: (0..workers).map(|_| WorkerMetrics::default()).collect(),
             unrouted: Arc::default(),
             refused: Default::default(),
+            shed: Default::default(),
             reloads_ok: Counter::default(),
             reloads_failed: Counter::default(),
             unknown_plans: Counter::default(),
@@ -271,12 +289,18 @@ impl Metrics {
         self.refused[why as usize].increment();
     }
 
+    /// Too much was to be done, and this was not done.
+    pub fn shed(&self, why: Shed, priority: Priority) {
+        self.shed[why as usize][priority as usize].increment();
+    }
+
     /// Open connections of all workers.
     pub fn connections(&self) -> u64 {
         self.workers.iter().map(WorkerMetrics::connections).sum()
     }
 
-    fn in_flight(&self) -> u64 {
+    /// Requests under way in all workers.
+    pub fn in_flight(&self) -> u64 {
         self.workers.iter().map(|worker| worker.in_flight.load(Ordering::Relaxed)).sum()
     }
 }

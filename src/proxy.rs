@@ -15,6 +15,7 @@ mod frames;
 mod http1;
 mod http2;
 pub mod identify;
+mod in_flight;
 pub mod judge;
 mod present;
 pub mod refusal;
@@ -32,6 +33,7 @@ use body::Body;
 use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response, Uri};
+use judge::Purpose;
 use refusal::Refusal;
 use relay::Answer;
 use std::convert::Infallible;
@@ -77,10 +79,16 @@ async fn pass(
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     exchange.origin = address::origin(exchange, head.headers());
     early_denial::address(exchange)?;
-    let arrived = arrive(exchange, head);
+    let mut arrived = arrive(exchange, head);
+    in_flight::early(exchange)?;
+    if arrived.is_ok() {
+        arrived = identify::caller(exchange, head).map(|caller| exchange.caller = Some(caller));
+    }
     early_denial::identity(exchange)?;
-    judge::judge(exchange, head.headers()).await?;
+    in_flight::enter(exchange, head.headers()).await?;
+    judge::judge(exchange, head.headers(), Purpose::Decide).await?;
     arrived?;
+    in_flight::enter(exchange, head.headers()).await?; // unless it has had to wait for its turn
     let (route, _) = exchange.found()?;
     let mut request = forward::prepare(exchange, route, request)?;
     relay::relay(exchange, route, &mut request).await
@@ -92,7 +100,7 @@ fn target_length(uri: &Uri) -> usize {
     authority + uri.path_and_query().map_or(0, |target| target.as_str().len())
 }
 
-/// Where the request wants to go, and who asks.
+/// Where the request wants to go.
 fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Refusal> {
     // In HTTP/1.1 hyper counts them; h2 counts only their bytes.
     if request.headers().len() > exchange.snapshot().server.max_headers {
@@ -105,6 +113,5 @@ fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Re
         return Err(Refusal::Malformed("the chunks can be read in two ways"));
     }
     exchange.find_route(Destination::of(request, exchange.present)?, request.method());
-    exchange.caller = Some(identify::caller(exchange, request)?);
     Ok(())
 }

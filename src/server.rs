@@ -11,6 +11,7 @@ use crate::config::{self, LoadError, Loaded};
 use crate::gateway::Gateway;
 use crate::handover::Inherited;
 use crate::listener::Listeners;
+use crate::overload::memory::Memory;
 use crate::tls::TlsError;
 use crate::upstream::names::Resolver;
 use crate::worker::{self, Handover, Orders, Stop};
@@ -36,6 +37,8 @@ pub struct Options {
     pub signals: bool,
     /// Who knows the names of endpoints.
     pub resolver: Resolver,
+    /// Where it is written how much memory there is.
+    pub memory: Memory,
     /// Sockets that are bound already.
     pub inherited: Inherited,
 }
@@ -50,6 +53,7 @@ impl Options {
             access_log: Box::new(std::io::stdout()),
             signals: false,
             resolver: Resolver::System,
+            memory: Memory::of_this_process(),
             inherited: Inherited::default(),
         }
     }
@@ -108,6 +112,7 @@ impl Server {
             count,
             options.access_log,
             options.resolver,
+            options.memory,
         ));
 
         let (listeners, on_listeners) = watch::channel(bound);

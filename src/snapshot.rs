@@ -8,11 +8,12 @@ mod router;
 
 use crate::clock::{Micros, micros};
 use crate::config::model::{
-    self, AccessLog, Attribute, Config, Consistency, Cost, Exempt, Headers, Identity, Layer,
-    OnFailure, Quotas, Require, Saved, Server,
+    self, AccessLog, Attribute, Concurrency, Config, Consistency, Cost, Exempt, Headers, Identity,
+    Layer, OnFailure, Overload, Places, Priority, Quotas, Require, Saved, Server,
 };
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::overload::gate::Gate;
 use crate::store::{LimitId, Registry, Store};
 use crate::told;
 use crate::upstream::Upstream;
@@ -20,6 +21,7 @@ use crate::upstream::names::Names;
 use http::{HeaderName, HeaderValue};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 pub use router::{Found, Router};
 
@@ -38,8 +40,10 @@ pub struct Snapshot {
     pub guards: Limits,
     /// Who callers are.
     pub identity: Identity,
-    /// Names of the plans, for tokens that name one.
-    pub plans: Box<[String]>,
+    /// The plans, for tokens that name one.
+    pub plans: Box<[Plan]>,
+    /// Whether a plan has a say in how important a request is.
+    pub plans_prioritise: bool,
     /// Index of the plan of those who have none.
     pub default_plan: usize,
     /// Who is not limited.
@@ -50,10 +54,23 @@ pub struct Snapshot {
     pub headers: Headers,
     /// The guards of the edge.
     pub server: Server,
+    /// When the gateway itself has too much to do.
+    pub overload: Overload,
+    /// Places for requests in this process, where they are limited.
+    pub gate: Option<Arc<Gate>>,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
     /// Where counters survive a restart.
     pub saved: Option<Saved>,
+}
+
+/// What a plan says beside its rates.
+#[derive(Debug)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// Of its callers' requests, where the route says nothing.
+    pub priority: Option<Priority>,
 }
 
 /// A route, ready to be used.
@@ -63,6 +80,10 @@ pub struct Route {
     pub name: String,
     /// Index of the upstream.
     pub upstream: usize,
+    /// Of its requests; otherwise the caller's plan tells.
+    pub priority: Option<Priority>,
+    /// Its number among the routes whose answers the upstream's gate watches.
+    pub pace: usize,
     /// What callers must present.
     pub require: Require,
     /// All limits that guard it.
@@ -254,14 +275,17 @@ impl Snapshot {
             |limit: &model::Limit| Arc::new(Limit::new(limit, lasting.store, lasting.metrics));
         let guards: Vec<Arc<Limit>> = config.limits.iter().map(limit).collect();
         let router = Router::new(&config.routes);
+        let upstreams = upstreams(&config, lasting);
         let routes = config
             .routes
             .into_iter()
             .map(|route| Route {
                 limits: Limits::new(guards.iter().cloned().chain(route.limits.iter().map(limit))),
                 metrics: lasting.metrics.route(&route.name),
+                pace: upstreams[route.upstream].gate.as_ref().map_or(0, |g| g.pace(&route.name)),
                 name: route.name,
                 upstream: route.upstream,
+                priority: route.priority,
                 require: route.require,
                 strip_prefix: route.strip_prefix,
                 set_headers: route.set_headers,
@@ -269,15 +293,9 @@ impl Snapshot {
                 max_body_bytes: route.max_body_bytes,
             })
             .collect();
-        let before = |name: &str| {
-            let previous = lasting.previous?.upstreams.iter();
-            previous.map(|upstream| &**upstream).find(|upstream| upstream.name() == name)
-        };
-        let upstream = |config: &model::Upstream| {
-            let metrics = lasting.metrics.upstream(&config.name);
-            Arc::new(Upstream::new(config, before(&config.name), lasting.names, metrics))
-        };
-        let upstreams = config.upstreams.iter().map(upstream).collect();
+        let plans = config.plans.into_iter();
+        let plans = plans.map(|plan| Plan { name: plan.name, priority: plan.priority });
+        let plans: Box<[Plan]> = plans.collect();
         Self {
             generation: lasting.previous.map_or(1, |previous| previous.generation + 1),
             loaded_at,
@@ -285,12 +303,15 @@ impl Snapshot {
             routes,
             guards: Limits::new(guards.into_iter()),
             identity: config.identity,
-            plans: config.plans.into_iter().map(|plan| plan.name).collect(),
+            plans_prioritise: plans.iter().any(|plan| plan.priority.is_some()),
+            plans,
             default_plan: config.default_plan,
             exempt: config.exempt,
             upstreams,
             headers: config.headers,
             server: config.server,
+            overload: config.overload,
+            gate: gate(&config.overload, lasting.previous),
             saved: config.saved,
             access_log: config.access_log,
         }
@@ -327,6 +348,32 @@ impl Snapshot {
 
     /// The plan a token names; `None` when nobody defined it.
     pub fn plan(&self, name: &str) -> Option<usize> {
-        self.plans.iter().position(|plan| plan == name)
+        self.plans.iter().position(|plan| plan.name == name)
     }
+}
+
+/// Those that were there before go on.
+fn upstreams(config: &Config, lasting: Lasting<'_>) -> Box<[Arc<Upstream>]> {
+    let before = |name: &str| {
+        let previous = lasting.previous?.upstreams.iter();
+        previous.map(|upstream| &**upstream).find(|upstream| upstream.name() == name)
+    };
+    let upstream = |of: &model::Upstream| {
+        let (metrics, reserve) = (lasting.metrics.upstream(&of.name), config.overload.reserve);
+        Arc::new(Upstream::new(of, before(&of.name), lasting.names, metrics, reserve))
+    };
+    config.upstreams.iter().map(upstream).collect()
+}
+
+/// The process's own places: whoever has one keeps it, and nobody waits for one.
+fn gate(overload: &Overload, previous: Option<&Snapshot>) -> Option<Arc<Gate>> {
+    let places = Places::Fixed(overload.max_in_flight?);
+    let config = Concurrency { places, queue: Some(0), max_wait: Duration::ZERO };
+    Some(match previous.and_then(|previous| previous.gate.as_ref()) {
+        Some(gate) => {
+            gate.configure(&config, overload.reserve);
+            Arc::clone(gate)
+        }
+        None => Gate::new(&config, overload.reserve),
+    })
 }

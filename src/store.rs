@@ -169,6 +169,15 @@ impl Store {
         }
     }
 
+    /// Whether it is known already that a request's charges would be rejected. Nothing is charged.
+    /// The memory store knows everything; of a shared store it is known what it rejected lately.
+    pub fn foresee(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
+        match self {
+            Self::Memory(memory) => memory.foresee(charges, now),
+            Self::Redis(redis) => redis.foresee(charges, now),
+        }
+    }
+
     /// Counters in this process: the store's own, or those that need not be shared.
     pub fn local(&self) -> &Memory {
         match self {

@@ -26,6 +26,7 @@ pub mod upload;
 use crate::clock::Micros;
 use crate::config::model;
 use crate::metrics::UpstreamMetrics;
+use crate::overload::gate::Gate;
 use arc_swap::ArcSwap;
 use balance::{Members, Wish};
 use names::Names;
@@ -47,6 +48,8 @@ pub struct Upstream {
     version: AtomicU64,
     /// Its counters.
     pub metrics: Arc<UpstreamMetrics>,
+    /// Places for requests, where they are limited.
+    pub gate: Option<Arc<Gate>>,
     /// Held by whoever takes endpoints out or brings others in.
     changing: Mutex<()>,
 }
@@ -78,14 +81,25 @@ impl Fault {
 }
 
 impl Upstream {
-    /// Endpoints that were there before go on as they are.
+    /// Endpoints that were there before go on as they are, and so does the gate. `reserve` is the
+    /// share of places that is kept for critical requests.
     pub fn new(
         config: &model::Upstream,
         before: Option<&Self>,
         names: &Names,
         metrics: Arc<UpstreamMetrics>,
+        reserve: f64,
     ) -> Self {
         let mut config = config.clone();
+        let gate = config.concurrency.as_ref().map(|concurrency| {
+            match before.and_then(|before| before.gate.as_ref()) {
+                Some(gate) => {
+                    gate.configure(concurrency, reserve);
+                    Arc::clone(gate)
+                }
+                None => Gate::new(concurrency, reserve),
+            }
+        });
         // Those that are spoken to otherwise now are others: their connections do not go on.
         let as_now = |before: &&Self| {
             (&before.config.tls, before.config.http2) == (&config.tls, config.http2)
@@ -101,6 +115,7 @@ impl Upstream {
             members: ArcSwap::from_pointee(members),
             version: AtomicU64::new(1),
             metrics,
+            gate,
             changing: Mutex::default(),
         }
     }
@@ -217,7 +232,7 @@ mod tests {
     }
 
     fn upstream(endpoints: Vec<model::Endpoint>) -> Upstream {
-        Upstream::new(&config(endpoints), None, &Names::default(), Arc::default())
+        Upstream::new(&config(endpoints), None, &Names::default(), Arc::default(), 0.0)
     }
 
     fn ids(upstream: &Upstream) -> Vec<u64> {
@@ -229,7 +244,7 @@ mod tests {
         let first = upstream(vec![at("127.0.0.1", 1, 1), at("127.0.0.1", 2, 1)]);
         // Another weight does not make it another endpoint.
         let next = config(vec![at("127.0.0.1", 2, 7), at("::1", 3, 1)]);
-        let second = Upstream::new(&next, Some(&first), &Names::default(), Arc::default());
+        let second = Upstream::new(&next, Some(&first), &Names::default(), Arc::default(), 0.0);
         assert_eq!(ids(&second)[0], ids(&first)[1]);
         assert!(ids(&second)[1] > ids(&first)[1]);
     }
@@ -245,7 +260,7 @@ mod tests {
         set(&["10.0.0.1", "10.0.0.2"]);
         let config = config(vec![at("app.test", 80, 1)]);
         names.learn(std::slice::from_ref(&config));
-        let upstream = Upstream::new(&config, None, &names, Arc::default());
+        let upstream = Upstream::new(&config, None, &names, Arc::default(), 0.0);
         let before = ids(&upstream);
         assert_eq!((before.len(), upstream.version()), (2, 1));
         assert!(!upstream.move_endpoints(&names), "nothing has changed");
@@ -281,7 +296,7 @@ mod tests {
     fn a_fault_that_all_have_leaves_a_share_in_service() {
         let mut config = config((1..=10).map(|port| at("127.0.0.1", port, 1)).collect());
         config.eject = Some(Eject { after: 5, lasts: Duration::from_secs(30), keep: 0.7 });
-        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default());
+        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default(), 0.0);
         let ejected = (0..10).filter(|index| failing(&upstream, *index, Fault::Status)).count();
         assert_eq!(ejected, 3);
         // Those that cannot be reached at all go nevertheless.
@@ -302,7 +317,7 @@ mod tests {
     fn nobody_is_ejected_where_that_is_off() {
         let mut config = config((1..=3).map(|port| at("127.0.0.1", port, 1)).collect());
         config.eject = None;
-        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default());
+        let upstream = Upstream::new(&config, None, &Names::default(), Arc::default(), 0.0);
         assert!(!failing(&upstream, 0, Fault::Unreachable));
     }
 }

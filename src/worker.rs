@@ -11,6 +11,7 @@ use crate::deadline::{Deadlines, TICK, ticks};
 use crate::gateway::Gateway;
 use crate::listener::{Listener, Listeners};
 use crate::metrics::{Refused, WorkerMetrics};
+use crate::overload::pressure::Pressure;
 use crate::proxy::accept;
 use crate::snapshot::Snapshot;
 use crate::upstream::station::Station;
@@ -65,6 +66,8 @@ pub struct Worker {
     pub index: usize,
     /// Time-outs of this worker.
     pub deadlines: Rc<Deadlines>,
+    /// How it is doing.
+    pub pressure: Pressure,
     /// Room to put short things together, for a moment.
     pub scratch: RefCell<Vec<u8>>,
     /// What was read last from a caller who had no request under way.
@@ -127,6 +130,7 @@ impl Worker {
             index,
             generation: RefCell::new(Rc::new(generation)),
             deadlines,
+            pressure: Pressure::default(),
             scratch: RefCell::default(),
             last_read: RefCell::default(),
             piece: RefCell::default(),
@@ -316,6 +320,25 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// How late it comes to its work, and how much memory is left, tell what it can take on.
+    fn look_at_itself(&self, lag: Duration, since: Duration) {
+        let overload = self.generation.borrow().snapshot.overload;
+        let memory = self.gateway.memory_used();
+        let changed = self.pressure.look(lag, since, memory, &overload);
+        self.metrics().note_pressure(lag, self.pressure.level());
+        match changed {
+            Some(true) => {
+                let memory = memory
+                    .map_or(String::new(), |used| format!(", {:.0}% of its memory", used * 100.0));
+                tracing::warn!("worker {} sheds load: {lag:?} late{memory}", self.index);
+            }
+            Some(false) => tracing::info!("worker {} sheds no more load", self.index),
+            None => {}
+        }
+    }
+}
+
 /// A connection counts until its task is gone, however that comes about.
 struct Open(Rc<Worker>);
 
@@ -337,8 +360,12 @@ async fn tick(worker: Rc<Worker>) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let began = interval.tick().await;
     let mut next_sweep = 0;
+    let mut looked = began;
     loop {
-        let elapsed = interval.tick().await - began;
+        let due = interval.tick().await;
+        let (now, elapsed) = (tokio::time::Instant::now(), due - began);
+        worker.look_at_itself(now - due, now - looked);
+        looked = now;
         let tick = (elapsed.as_millis() / TICK.as_millis()) as u64;
         worker.deadlines.advance_to(tick);
         if tick >= next_sweep {

@@ -1,7 +1,9 @@
 //! Sections about who callers are: `identity`, `plans`, `default_plan`, `exempt`.
 
 use super::diagnostics::{Source, nearest};
-use super::model::{ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, UserSource, WrittenRate};
+use super::model::{
+    ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, Priority, UserSource, WrittenRate,
+};
 use super::read::{Context, Fields, Located, Read, parsed, text};
 use super::tree::{Kind, Node};
 use super::{grammar, root};
@@ -109,7 +111,7 @@ fn plans(
     entries.iter().filter_map(|(key, node)| plan(&key.name, node, unreadable, cx)).collect()
 }
 
-/// Every field of a plan but `burst` is a rate that limits can name.
+/// Every field of a plan but `burst` and `priority` is a rate that limits can name.
 fn plan(
     name: &str,
     node: &Node,
@@ -121,11 +123,12 @@ fn plan(
         cx.error_with_help(node, format!("expected a plan, found {}", node.describe()), help);
         return None;
     };
-    let mut plan = Plan { name: name.to_owned(), rates: BTreeMap::new(), burst: None };
+    let mut plan =
+        Plan { name: name.to_owned(), rates: BTreeMap::new(), burst: None, priority: None };
     for (key, node) in entries {
         match key.name.as_str() {
             "burst" => plan.burst = u32::read(node, cx),
-            "priority" => cx.error(node, "'priority' is not supported yet"),
+            "priority" => plan.priority = Priority::read(node, cx),
             rate => match WrittenRate::read(node, cx) {
                 Some(read) => drop(plan.rates.insert(rate.to_owned(), read)),
                 None => drop(unreadable.insert((name.to_owned(), rate.to_owned()))),

@@ -180,6 +180,8 @@ pub struct Config {
     pub headers: Headers,
     /// The guards of the edge.
     pub server: Server,
+    /// When the gateway itself has too much to do.
+    pub overload: Overload,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
     /// Every file this was made of, for the watcher.
@@ -280,6 +282,8 @@ pub struct Plan {
     pub rates: BTreeMap<String, WrittenRate>,
     /// The bucket's size for `rate: plan`.
     pub burst: Option<u32>,
+    /// Of its callers' requests, where the route says nothing.
+    pub priority: Option<Priority>,
 }
 
 /// A rate, and the calendar's unit if it was written with one.
@@ -451,6 +455,72 @@ pub struct Upstream {
     pub tls: Option<client::Tls>,
     /// Whether they are spoken to in HTTP/2.
     pub http2: bool,
+    /// How many requests they get at once.
+    pub concurrency: Option<Concurrency>,
+}
+
+/// How many requests may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    /// How many.
+    pub places: Places,
+    /// How many may wait for one; half as many as may be under way unless it is given.
+    pub queue: Option<u32>,
+    /// How long they may wait.
+    pub max_wait: Duration,
+}
+
+/// How many requests may be under way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// So many.
+    Fixed(u32),
+    /// As many as turns out to be good, within bounds.
+    Adaptive {
+        /// Never fewer.
+        min: u32,
+        /// Never more.
+        max: u32,
+    },
+}
+
+/// Who goes first when there is not enough for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Refused last.
+    Critical,
+    /// Neither.
+    #[default]
+    Normal,
+    /// Refused first.
+    Sheddable,
+}
+
+impl Priority {
+    /// The most important first.
+    pub const ALL: [Self; 3] = [Self::Critical, Self::Normal, Self::Sheddable];
+
+    /// What files, logs and metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Normal => "normal",
+            Self::Sheddable => "sheddable",
+        }
+    }
+}
+
+/// When requests are refused because the gateway itself has too much to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overload {
+    /// How many requests may be under way in this process.
+    pub max_in_flight: Option<u32>,
+    /// The share of places that only critical requests may have, here and at every upstream.
+    pub reserve: f64,
+    /// How late a worker may come to its work.
+    pub max_lag: Option<Duration>,
+    /// The share of its cgroup's memory that the process may have.
+    pub max_memory: Option<f64>,
 }
 
 /// One address of a backend.
@@ -549,6 +619,8 @@ pub struct Route {
     pub methods: Vec<Method>,
     /// Index of the upstream.
     pub upstream: usize,
+    /// Of its requests; otherwise the caller's plan tells.
+    pub priority: Option<Priority>,
     /// What callers must present.
     pub require: Require,
     /// Limits of this route, beside those for all.

@@ -94,7 +94,7 @@ fn route(
     let strip_prefix = rewrite(&mut fields, path.as_ref().map(|path| &path.value), cx);
     let (set_headers, remove_headers) = request_headers(&mut fields, cx);
     let max_body_bytes = edge::max_body(&mut fields, cx, shared.max_body_bytes);
-    fields.later(&["priority"]);
+    let priority = fields.optional("priority", cx);
     fields.finish(cx);
     Some(Route {
         name: name?,
@@ -102,6 +102,7 @@ fn route(
         path: path?.value,
         methods,
         upstream: upstream?,
+        priority,
         require: require.unwrap_or_default(),
         limits,
         strip_prefix,

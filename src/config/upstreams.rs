@@ -4,6 +4,7 @@ use super::edge::positive;
 use super::failing;
 use super::listeners::file;
 use super::model::{Balance, Eject, Endpoint, Retries, Timeouts, Upstream};
+use super::overload;
 use super::read::{Context, Fields, Read, one_of, parsed};
 use super::tree::{Kind, Node};
 use crate::tls::client;
@@ -42,6 +43,7 @@ pub(super) fn empty(name: &str) -> Upstream {
         resolve: Duration::from_secs(5),
         tls: None,
         http2: false,
+        concurrency: None,
     }
 }
 
@@ -89,7 +91,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     fields.not_empty("ca", cx);
     fields.not_empty("server_name", cx);
     let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
-    fields.later(&["concurrency"]);
+    let concurrency = overload::concurrency(&mut fields, cx);
     fields.finish(cx);
     let endpoints = endpoints?;
     for (index, endpoint) in endpoints.iter().enumerate() {
@@ -121,6 +123,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
         resolve,
         tls,
         http2,
+        concurrency,
     })
 }
 

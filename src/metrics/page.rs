@@ -1,8 +1,11 @@
 //! What is counted, as text for Prometheus.
 
 use super::{Counter, Metrics, Refused, StoreMetrics, UpstreamMetrics};
+use crate::config::model::Priority;
+use crate::overload::Shed;
+use crate::overload::gate::Reading;
 use crate::upstream::Fault;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 /// The two text formats that scrapers ask for.
@@ -46,6 +49,12 @@ pub struct Readings {
     pub bans: usize,
     /// Every endpoint there is.
     pub endpoints: Vec<EndpointReading>,
+    /// Which share of its memory the process has, where there is a limit to it.
+    pub memory_used: Option<f64>,
+    /// Places in this process, where they are limited.
+    pub gate: Option<Reading>,
+    /// Places at upstreams, where they are limited.
+    pub gates: Vec<(String, Reading)>,
 }
 
 /// How an endpoint is doing.
@@ -63,6 +72,7 @@ pub struct EndpointReading {
 
 type Pick = fn(&UpstreamMetrics) -> &Counter;
 type Read = fn(&EndpointReading) -> u64;
+type ReadGate = fn(&Reading) -> u64;
 
 impl Metrics {
     /// Everything as text.
@@ -109,6 +119,7 @@ impl Metrics {
             page.counter("sluice_refused", &[("reason", reason)], count.value());
         }
         self.render_upstreams(&mut page, &readings.endpoints);
+        self.render_overload(&mut page, readings);
         if let Some(store) = self.store.get() {
             store.render(&mut page);
         }
@@ -172,6 +183,55 @@ impl Metrics {
                 ];
                 page.sample(family, &labels, read(endpoint));
             }
+        }
+    }
+
+    fn render_overload(&self, page: &mut Page, readings: &Readings) {
+        page.family(
+            "sluice_shed",
+            "counter",
+            "Requests refused for want of capacity, by reason and priority.",
+        );
+        for ((_, reason), counts) in Shed::ALL.iter().zip(&self.shed) {
+            for (priority, count) in Priority::ALL.iter().zip(counts) {
+                let labels = [("reason", *reason), ("priority", priority.name())];
+                page.counter("sluice_shed", &labels, count.value());
+            }
+        }
+        let families: [(&str, &str, ReadGate); 3] = [
+            ("sluice_upstream_places", "Requests that an upstream is given at once.", |g| {
+                g.places.into()
+            }),
+            ("sluice_upstream_places_taken", "Requests that an upstream has.", |g| g.taken.into()),
+            ("sluice_upstream_waiting", "Requests that wait for a place.", |g| g.waiting as u64),
+        ];
+        for (family, help, read) in families {
+            page.family(family, "gauge", help);
+            for (name, gate) in &readings.gates {
+                page.sample(family, &[("upstream", name)], read(gate));
+            }
+        }
+        if let Some(gate) = &readings.gate {
+            page.family("sluice_max_in_flight", "gauge", "Requests that may be under way.");
+            page.sample("sluice_max_in_flight", &[], gate.places);
+        }
+        page.family("sluice_worker_lag_seconds", "gauge", "How late a worker comes to its work.");
+        for (index, worker) in self.workers.iter().enumerate() {
+            let lag = worker.lag.value() as f64 / 1e6;
+            page.sample("sluice_worker_lag_seconds", &[("worker", &index.to_string())], lag);
+        }
+        page.family(
+            "sluice_overload_level",
+            "gauge",
+            "What a worker refuses: 0 nothing, 1 sheddable, 2 normal, 3 critical requests.",
+        );
+        for (index, worker) in self.workers.iter().enumerate() {
+            let level = worker.level.value() as f64 / 1e3;
+            page.sample("sluice_overload_level", &[("worker", &index.to_string())], level);
+        }
+        if let Some(used) = readings.memory_used {
+            page.family("sluice_memory_used_ratio", "gauge", "Share of the memory that is used.");
+            page.sample("sluice_memory_used_ratio", &[], used);
         }
     }
 
@@ -269,7 +329,7 @@ impl Page {
         self.sample(&format!("{name}_total"), labels, value);
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.out.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
             self.out.push(if index == 0 { '{' } else { ',' });

@@ -5,6 +5,7 @@ use super::address::Origin;
 use super::chunks::Framed;
 use super::destination::Destination;
 use super::identify::Caller;
+use super::in_flight::Room;
 use super::judge::{Admission, Judgement};
 use super::present::Present;
 use super::refusal::Refusal;
@@ -30,8 +31,12 @@ pub(super) struct Exchange {
     pub(super) worker: Rc<Worker>,
     pub(super) peer: Rc<Peer>,
     pub(super) generation: Rc<Generation>,
-    /// When the head was read; every limit decides by this moment.
+    /// When the head was read.
     pub(super) started: Micros,
+    /// Every limit decides by this moment: when the head was read, or when there was room for it.
+    pub(super) decides: Micros,
+    /// Where there is room for it.
+    pub(super) room: Room,
     pub(super) origin: Origin,
     /// `None` until identified, and for callers whose request or credentials are bad.
     pub(super) caller: Option<Caller>,
@@ -90,6 +95,8 @@ impl Exchange {
             peer,
             generation,
             started,
+            decides: started,
+            room: Room::default(),
             caller: None,
             judgement: Judgement::default(),
             admission: None,
@@ -171,12 +178,14 @@ impl Exchange {
 
     /// The answer has ended as it should.
     pub(super) fn leave_endpoint(&mut self) {
+        self.leave_upstream();
         self.endpoint.take().iter().for_each(InFlight::went_well);
     }
 
     /// The answer broke off, and it was not the caller who did it.
     #[cold]
     pub(super) fn backend_broke(&mut self) {
+        self.leave_upstream();
         if let (Some(endpoint), Some(route)) = (self.endpoint.take(), self.route()) {
             let now = self.worker.gateway.clock.now();
             self.snapshot().upstreams[route.upstream].failed(&endpoint, Fault::Broke, now);
@@ -257,6 +266,7 @@ impl Exchange {
         if std::mem::replace(&mut self.done, true) {
             return;
         }
+        self.leave();
         self.settlement = None;
         self.admission = None;
         self.worker.metrics().add_in_flight(-1);

@@ -186,7 +186,8 @@ fn upload(
     };
     let chunked = incoming.size_hint().exact().is_none();
     let limit = exchange.route().and_then(|route| route.max_body_bytes);
-    Some(Box::new(Upload::new(incoming, chunked, limit, may_trail)))
+    let clock = exchange.worker.gateway.clock.clone();
+    Some(Box::new(Upload::new(incoming, chunked, limit, clock, may_trail)))
 }
 
 /// What comes through a tunnel over HTTP/2. Over HTTP/1.1 it is the whole connection.

@@ -80,10 +80,23 @@ impl Drop for Admission {
     }
 }
 
+/// What the limits are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To decide, and to charge.
+    Decide,
+    /// To reject what is known to be rejected; nothing is charged.
+    Foresee,
+}
+
 /// Decides whether the request may pass, and charges it: writes down what the limits said, and what
 /// the request holds and has reserved. Where there is no caller, because the request or its
 /// credentials are bad, the limits by address alone are charged, so guessing is limited too.
-pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Result<(), Refusal> {
+pub(super) async fn judge(
+    exchange: &mut Exchange,
+    headers: &HeaderMap,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
     let generation = Rc::clone(&exchange.generation);
     let limits = exchange.limits_in(&generation);
     let anonymous;
@@ -94,6 +107,9 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
             &anonymous
         }
     };
+    if caller.exempt && purpose == Purpose::Foresee {
+        return Ok(());
+    }
     if caller.exempt {
         for limit in limits.iter() {
             limit.metrics.exempt.increment();
@@ -118,8 +134,16 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
     };
     let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().map(charge).collect();
     let gateway = &exchange.worker.gateway;
-    let decided = gateway.store.charge_all(&mut charges, exchange.started).await;
-    let mut decision = decided.map_err(|StoreError::Away| Refusal::StoreAway)?;
+    let mut decision = match purpose {
+        Purpose::Foresee => match gateway.store.foresee(&mut charges, exchange.decides) {
+            decision if decision.rejected_by.is_some() => decision,
+            _ => return Ok(()),
+        },
+        Purpose::Decide => {
+            let decided = gateway.store.charge_all(&mut charges, exchange.decides).await;
+            decided.map_err(|StoreError::Away| Refusal::StoreAway)?
+        }
+    };
 
     let judgement = &mut exchange.judgement;
     judgement.rejected_by = decision.rejected_by;
@@ -142,6 +166,9 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
     let delay = store::delay(&charges);
     exchange.settlement = Settlement::take(gateway, &mut decision.holds, &judgement.said, limits);
     let mut admission = Admission::new(decision.holds, gateway);
+    if delay > 0 {
+        exchange.room.step_aside();
+    }
     if admission.holds() {
         admission.turn(delay).await;
         exchange.admission = Some(admission);
@@ -152,7 +179,7 @@ pub(super) async fn judge(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.
 #[cold]
 fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Charge<'_>]) {
-    let (gateway, now) = (&exchange.worker.gateway, exchange.started);
+    let (gateway, now) = (&exchange.worker.gateway, exchange.decides);
     for (claim, charge) in claims.iter().zip(charges) {
         let limit = &limits[claim.limit];
         let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
@@ -222,15 +249,21 @@ fn part<'a>(
 
 /// Which part of a limit a caller belongs to: always the same.
 fn shard(caller: &Caller, ip: IpAddr, shards: usize) -> usize {
-    let name = caller.api_key.as_deref().or(caller.user.as_deref());
-    let hash = match name {
-        Some(name) => fnv(name.as_bytes()),
-        None => match ip {
-            IpAddr::V4(ip) => fnv(&ip.octets()),
-            IpAddr::V6(ip) => fnv(&ip.octets()),
-        },
-    };
-    (hash % shards as u64) as usize
+    (hash(Some(caller), ip) % shards as u64) as usize
+}
+
+/// A number for the caller, and hardly for another one.
+pub(super) fn hash_of(exchange: &Exchange) -> u64 {
+    hash(exchange.caller.as_ref(), exchange.origin.counted)
+}
+
+fn hash(caller: Option<&Caller>, ip: IpAddr) -> u64 {
+    let name = caller.and_then(|caller| caller.api_key.as_deref().or(caller.user.as_deref()));
+    match (name, ip) {
+        (Some(name), _) => fnv(name.as_bytes()),
+        (None, IpAddr::V4(ip)) => fnv(&ip.octets()),
+        (None, IpAddr::V6(ip)) => fnv(&ip.octets()),
+    }
 }
 
 /// The same on every gateway.

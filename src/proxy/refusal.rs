@@ -1,7 +1,9 @@
 //! Every way in which a request can fail to be answered by a backend.
 
 use crate::clock::Micros;
+use crate::config::model::Priority;
 use crate::metrics::Refused;
+use crate::overload::Shed;
 use crate::token::TokenError;
 use http::{HeaderValue, StatusCode};
 
@@ -59,6 +61,14 @@ pub enum Refusal {
     /// A limit does not want to go on while the shared store is away.
     #[error("the store is away")]
     StoreAway,
+    /// There is more to do than can be done, and this is not what is done first.
+    #[error("overloaded: {}", .why.reason())]
+    Overloaded {
+        /// What there is too much of.
+        why: Shed,
+        /// How important it was.
+        priority: Priority,
+    },
     /// No endpoint of the upstream can be asked.
     #[error("no endpoint is in service")]
     NoEndpoint,
@@ -108,9 +118,10 @@ impl Refusal {
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::Limited { .. } | Self::Banned { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::SystemLimited { .. } | Self::StoreAway | Self::NoEndpoint => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::SystemLimited { .. }
+            | Self::StoreAway
+            | Self::Overloaded { .. }
+            | Self::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::BadGateway(_) => StatusCode::BAD_GATEWAY,
@@ -135,8 +146,14 @@ impl Refusal {
         }
     }
 
-    /// Whether a limit said no, for the access log's sampling.
+    /// Whether a limit or a gate said no, for the access log's sampling.
     pub fn is_rejection(&self) -> bool {
-        matches!(self, Self::Limited { .. } | Self::Banned { .. } | Self::SystemLimited { .. })
+        matches!(
+            self,
+            Self::Limited { .. }
+                | Self::Banned { .. }
+                | Self::SystemLimited { .. }
+                | Self::Overloaded { .. }
+        )
     }
 }

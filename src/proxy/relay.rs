@@ -40,7 +40,7 @@ pub(super) async fn relay(
     let crew = station.crew(upstream, &exchange.worker.deadlines);
     station.budget.request(exchange.worker.deadlines.tick());
     if let Some(settlement) = &mut exchange.settlement {
-        settlement.send(request.body().map(Upload::counter));
+        settlement.send(request.body().map(Upload::progress));
     }
     let mut guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
@@ -53,12 +53,16 @@ pub(super) async fn relay(
         let endpoint = &crew.members.endpoints[picked];
         exchange.endpoint = Some(endpoint.begin());
         exchange.attempts += 1;
+        exchange.ask(request.body().map(Upload::progress));
         let had_body = request.body().is_some();
         let way = Way { upstream, endpoint, pool: &crew.pools[picked], budget: &station.budget };
         let asked = match request {
             // Most of them are answered, and the answer is handed on as it is.
             Prepared::Http1(request) => match way.send(exchange, request, &mut guard).await {
-                Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),
+                Ok(answer) if !answer.head.status.is_server_error() => {
+                    exchange.answered(answer.head.status);
+                    return Ok(answer);
+                }
                 asked => asked,
             },
             // Fewer have it, and the others need no room for it.
@@ -74,6 +78,11 @@ pub(super) async fn relay(
                 failure.fault().filter(|fault| *fault != Fault::Late || !request.is_hurried())
             }
         };
+        match (status, fault) {
+            (Some(status), _) => exchange.answered(status),
+            (None, Some(Fault::Late)) => exchange.gave_up(),
+            (None, _) => exchange.failed(),
+        }
         let next = fault.and_then(|fault| {
             exchange.endpoint.iter().for_each(InFlight::went_wrong);
             upstream.failed(endpoint, fault, exchange.worker.gateway.clock.now());

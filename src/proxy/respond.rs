@@ -9,6 +9,7 @@ use super::settle::End;
 use super::tunnel::Tunnel;
 use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, UserSource};
+use crate::overload;
 use crate::snapshot::Snapshot;
 use crate::told::Told;
 use crate::upgrade::Upgrade;
@@ -67,6 +68,8 @@ fn switched(
     drop(exchange.settle(End::Whole));
     exchange.note_answer(status, None);
     exchange.endpoint.iter().for_each(InFlight::went_well);
+    // A tunnel may be silent for hours: it takes nobody's place.
+    exchange.leave_upstream();
     let idle = exchange.route().map(|route| &exchange.snapshot().upstreams[route.upstream]);
     let idle = idle.map_or(Duration::ZERO, |upstream| upstream.config.timeouts.tunnel);
     let peer = Rc::clone(&exchange.peer);
@@ -82,8 +85,13 @@ pub(super) fn refused(
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
-    let failed =
-        matches!(refusal, Refusal::BadGateway(_) | Refusal::GatewayTimeout | Refusal::NoEndpoint);
+    let failed = matches!(
+        refusal,
+        Refusal::BadGateway(_)
+            | Refusal::GatewayTimeout
+            | Refusal::NoEndpoint
+            | Refusal::Overloaded { .. }
+    );
     drop(exchange.settle(if failed { End::NoAnswer } else { End::Refused }));
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = refusal.status();
@@ -92,6 +100,10 @@ pub(super) fn refused(
         Refusal::Limited { retry_after } => tell(headers, &exchange, Some(*retry_after)),
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
             headers.insert(RETRY_AFTER, retry(*retry_after, &exchange));
+        }
+        Refusal::Overloaded { priority, .. } => {
+            let least = overload::come_back(*priority);
+            headers.insert(RETRY_AFTER, fastrand::u64(least..=2 * least).into());
         }
         Refusal::StoreAway | Refusal::NoEndpoint => {
             headers.insert(RETRY_AFTER, retry(0, &exchange));
@@ -118,6 +130,9 @@ pub(super) fn refused(
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     exchange.note_answer(response.status(), Some(refusal));
+    if let Refusal::Overloaded { why, priority } = refusal {
+        exchange.worker.gateway.metrics.shed(*why, *priority);
+    }
     if let Some(guard) = refusal.guard() {
         exchange.worker.gateway.metrics.refuse(guard);
     }
@@ -134,6 +149,7 @@ fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
         Refusal::Limited { .. } | Refusal::Banned { .. } => "8", // RESOURCE_EXHAUSTED
         Refusal::SystemLimited { .. }
         | Refusal::StoreAway
+        | Refusal::Overloaded { .. }
         | Refusal::NoEndpoint
         | Refusal::BadGateway(_) => "14", // UNAVAILABLE
         Refusal::GatewayTimeout | Refusal::Stalled => "4",       // DEADLINE_EXCEEDED

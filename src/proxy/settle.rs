@@ -16,9 +16,9 @@ use crate::json_path::{Finder, JsonPath, rounded_up};
 use crate::limit::Quota;
 use crate::snapshot::Limit;
 use crate::store::{Hold, Store};
+use crate::upstream::upload::Progress;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Settlement {
     gateway: Arc<Gateway>,
     owed: Vec<Owed>,
     /// Bytes of the request's body that have passed.
-    uploaded: Option<Rc<Cell<u64>>>,
+    uploaded: Option<Rc<Progress>>,
     /// It was given to a backend.
     sent: bool,
     /// The backend says that it failed.
@@ -129,7 +129,7 @@ impl Settlement {
     }
 
     /// The request is given to a backend; its body counts as it passes.
-    pub(super) fn send(&mut self, uploaded: Option<Rc<Cell<u64>>>) {
+    pub(super) fn send(&mut self, uploaded: Option<Rc<Progress>>) {
         (self.sent, self.uploaded) = (true, uploaded);
     }
 
@@ -170,7 +170,7 @@ impl Settlement {
     /// can be.
     pub(super) fn end(&mut self, end: End, said: &mut [Said]) {
         let now = self.gateway.clock.now();
-        let uploaded = self.uploaded.as_ref().map_or(0, |uploaded| uploaded.get());
+        let uploaded = self.uploaded.as_ref().map_or(0, |uploaded| uploaded.passed());
         for owed in std::mem::take(&mut self.owed) {
             let cost = match &owed.meter {
                 _ if end == End::NoAnswer || end == End::Left && !self.sent => Some(0),

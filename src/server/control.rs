@@ -191,6 +191,7 @@ impl Control {
         // What changed between reading and watching is noticed now.
         let _ = notices.send(());
         let mut second = tokio::time::interval(Duration::from_secs(1));
+        let mut moment = tokio::time::interval(Duration::from_millis(250));
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
@@ -223,6 +224,7 @@ impl Control {
                         let _ = self.reload();
                     }
                 }
+                _ = moment.tick() => self.gateway.look_at_memory(),
                 _ = second.tick() => {
                     self.each_second(&notices);
                     if workers.iter().any(JoinHandle::is_finished) {

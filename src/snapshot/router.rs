@@ -184,6 +184,7 @@ mod tests {
             path,
             methods: methods.to_vec(),
             upstream: 0,
+            priority: None,
             require: Require::default(),
             limits: Vec::new(),
             strip_prefix: None,

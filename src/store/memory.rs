@@ -151,13 +151,18 @@ impl Memory {
         };
         match decided {
             Some(rejected_by) => Decision { rejected_by, holds: Vec::new() },
-            None => self.charge_any(charges, now),
+            None => self.charge_any(charges, now, true),
         }
+    }
+
+    /// What would be decided. Nothing is charged.
+    pub fn foresee(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
+        self.charge_any(charges, now, false)
     }
 
     /// Every decision: limits that see the caller for the first time, logs, a full store.
     #[cold]
-    fn charge_any(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
+    fn charge_any(&self, charges: &mut [Charge<'_>], now: Micros, takes: bool) -> Decision {
         let mut decision = Decision::default();
         let (mut guards, mut places) = self.find(charges);
         let mut overflow = None;
@@ -173,7 +178,7 @@ impl Memory {
                 decision.rejected_by = Some(index);
             }
         }
-        if decision.rejected_by.is_some() {
+        if decision.rejected_by.is_some() || !takes {
             take_nothing(charges, &places, &guards, overflow.as_deref());
             return decision;
         }

@@ -294,6 +294,16 @@ impl Redis {
         }
     }
 
+    /// What the store has rejected lately it would reject again.
+    pub fn foresee(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
+        let keys: Keys = charges.iter().map(|charge| self.shared.key(charge)).collect();
+        let recalled = self.shared.denials.recall(charges, &keys, now);
+        if recalled.is_some() {
+            self.shared.metrics.recalled.increment();
+        }
+        recalled.unwrap_or_default()
+    }
+
     /// Forgets whom the store has rejected: the next decision is the store's own.
     pub fn forget(&self) {
         self.shared.denials.clear();

@@ -1,6 +1,7 @@
 //! The request's body on its way to the backend: nothing is held whole, and the caller waits for
 //! the backend.
 
+use crate::clock::{Clock, Micros};
 use crate::hop;
 use crate::incoming::Incoming;
 use crate::socket::Socket;
@@ -23,12 +24,32 @@ pub struct Upload {
     chunked: bool,
     /// Bytes that may still come; beyond them the body is too large.
     left: u64,
-    passed: Rc<Cell<u64>>,
+    progress: Rc<Progress>,
     /// What the socket has yet to take.
     pending: VecDeque<Bytes>,
     stage: Stage,
     /// Fields that a trailer may bring in.
     may_trail: Box<dyn Fn(&HeaderName) -> bool>,
+}
+
+/// How far a body has come, for as long as anybody wants to know.
+#[derive(Debug)]
+pub struct Progress {
+    clock: Clock,
+    passed: Cell<u64>,
+    ended: Cell<Option<Micros>>,
+}
+
+impl Progress {
+    /// Bytes that were taken from the caller.
+    pub fn passed(&self) -> u64 {
+        self.passed.get()
+    }
+
+    /// When the last of them was sent, if it was.
+    pub fn ended(&self) -> Option<Micros> {
+        self.ended.get()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,13 +94,14 @@ impl Upload {
         incoming: Incoming,
         chunked: bool,
         limit: Option<u64>,
+        clock: Clock,
         may_trail: impl Fn(&HeaderName) -> bool + 'static,
     ) -> Self {
         Self {
             incoming,
             chunked,
             left: limit.unwrap_or(u64::MAX),
-            passed: Rc::default(),
+            progress: Rc::new(Progress { clock, passed: Cell::new(0), ended: Cell::new(None) }),
             pending: VecDeque::new(),
             stage: Stage::Open { waiting: false },
             may_trail: Box::new(may_trail),
@@ -91,14 +113,14 @@ impl Upload {
         self.chunked
     }
 
-    /// Counts the bytes that have passed, for as long as anybody wants to know.
-    pub fn counter(&self) -> Rc<Cell<u64>> {
-        Rc::clone(&self.passed)
+    /// How far it has come.
+    pub fn progress(&self) -> Rc<Progress> {
+        Rc::clone(&self.progress)
     }
 
     /// Bytes of the body that were taken from the caller.
     pub fn sent(&self) -> u64 {
-        self.passed.get()
+        self.progress.passed()
     }
 
     /// Whether it is the caller that everybody waits for.
@@ -131,6 +153,7 @@ impl Upload {
         match polled {
             Poll::Pending => Ok(moved),
             Poll::Ready(Ok(())) => {
+                upload.progress.ended.set(Some(upload.progress.clock.now()));
                 *left = None;
                 Ok(true)
             }
@@ -242,7 +265,7 @@ impl Upload {
 
     fn count(&mut self, length: u64) -> Result<(), UploadError> {
         self.left = self.left.checked_sub(length).ok_or(UploadError::TooLarge)?;
-        self.passed.set(self.passed.get() + length);
+        self.progress.passed.set(self.sent() + length);
         Ok(())
     }
 

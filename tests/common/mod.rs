@@ -14,6 +14,7 @@ pub use client::{Connection, Reply};
 
 use parking_lot::Mutex;
 use sluice::clock::Clock;
+use sluice::overload::memory::Memory;
 use sluice::server::{Error, Options, Server};
 use sluice::upstream::names::Resolver;
 use std::collections::HashMap;
@@ -90,32 +91,39 @@ impl Gateway {
     /// Starts with names of its own, which can change.
     pub fn start_with_names(yaml: &str, names: &Names) -> Self {
         let resolver = Resolver::Table(Arc::clone(names));
+        Self::start_adjusted(yaml, |options| options.resolver = resolver)
+    }
+
+    /// Starts with other options than usual.
+    pub fn start_adjusted(yaml: &str, adjust: impl FnOnce(&mut Options)) -> Self {
         let (clock, prepare) = (Clock::manual(START), |_: &Path| {});
-        Self::try_start_with(yaml, clock, prepare, resolver).expect("the gateway starts")
+        Self::try_start_with(yaml, clock, prepare, adjust).expect("the gateway starts")
     }
 
     fn try_start(yaml: &str, clock: Clock, prepare: impl FnOnce(&Path)) -> Result<Self, Error> {
-        Self::try_start_with(yaml, clock, prepare, Resolver::System)
+        Self::try_start_with(yaml, clock, prepare, |_| {})
     }
 
     fn try_start_with(
         yaml: &str,
         clock: Clock,
         prepare: impl FnOnce(&Path),
-        resolver: Resolver,
+        adjust: impl FnOnce(&mut Options),
     ) -> Result<Self, Error> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         prepare(folder.path());
         let path = folder.path().join("gateway.yaml");
         std::fs::write(&path, complete(yaml)).expect("the file can be written");
         let log = Sink::default();
-        let server = Server::start(Options {
+        let mut options = Options {
             workers: Some(2),
             clock: clock.clone(),
             access_log: Box::new(log.clone()),
-            resolver,
+            memory: Memory::default(), // what else runs here is none of the test's business
             ..Options::new(&path)
-        })?;
+        };
+        adjust(&mut options);
+        let server = Server::start(options)?;
         Ok(Self { server: Some(server), folder, clock, log })
     }
 
