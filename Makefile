@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build release test clients torture soak restarts slow shuttle load bench bench-peers guard micro demo pictures
+.PHONY: help build release test clients torture soak restarts slow shuttle load overload bench bench-peers guard micro demo pictures
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ dist/sluice: $(shell find src -type f) Cargo.toml Cargo.lock
 
 bench-peers: ## Install nginx, HAProxy, Envoy, Caddy, wrk, h2load and valgrind
 	scripts/bench-peers.sh
+
+overload: build ## A backend of known capacity at up to ten times of it, with and without; draws docs/overload: seven minutes
+	cargo bench --bench overload -- target/release/sluice
 
 guard: build ## Instructions per request, compared with what is recorded; ARGS=--update records
 	cargo bench --bench compare -- guard $(ARGS)
