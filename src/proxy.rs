@@ -59,6 +59,7 @@ pub fn handle(
                 response
             }
             Err(refusal) => {
+                exchange.leave_upstream();
                 exchange.forget_interim();
                 let read = exchange.no_body || {
                     let deadlines = &exchange.worker.deadlines;

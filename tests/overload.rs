@@ -114,7 +114,8 @@ fn waiting(gateway: &Gateway, count: usize) {
 #[test]
 fn an_upstream_is_given_no_more_at_once_than_it_can_take() {
     let held = Held::start();
-    let gateway = held.behind("{ max: 2, queue: 1 }", "");
+    let quiet = "logging: { access: { sample: { rejected: 0% } } }";
+    let gateway = held.behind("{ max: 2, queue: 1 }", quiet);
     let mut first = [ask(&gateway, "/"), ask(&gateway, "/")];
     held.works_on(2);
     let mut third = ask(&gateway, "/");
@@ -214,7 +215,7 @@ fn a_share_is_kept_for_critical_requests() {
     let mut normal: Vec<_> = (0..3).map(|_| ask(&gateway, "/")).collect();
     held.works_on(3);
     assert_eq!(gateway.get("/").status, 503);
-    // Nothing that has no backend is spared either.
+    // The less important all the more so.
     assert_eq!(gateway.get("/report").status, 503);
     let mut critical: Vec<_> = (0..2).map(|_| ask(&gateway, "/pay")).collect();
     held.works_on(5);
@@ -343,6 +344,50 @@ routes: [{{ path: /, upstream: app }}]"
     tunnel.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
     assert_eq!(tunnel.head().unwrap().status, 101);
     assert_eq!(gateway.get("/").status, 200);
+}
+
+/// Sends the head and half of the body, and no more.
+fn dripping() -> Backend {
+    Backend::with(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello").unwrap();
+        let _ = std::io::Read::read(stream, &mut [0]);
+        false
+    })
+}
+
+#[test]
+fn an_answer_has_its_place_to_its_end_unless_places_are_found_out() {
+    let statuses = |concurrency: &str| {
+        let backend = dripping();
+        let address = backend.address();
+        let upstream = format!("endpoints: ['http://{address}'], concurrency: {concurrency}");
+        let gateway = Gateway::start(&format!(
+            "upstreams: {{ app: {{ {upstream} }} }}\nroutes: [{{ path: /, upstream: app }}]"
+        ));
+        let mut both = [ask(&gateway, "/"), gateway.connect()];
+        let first = both[0].head().unwrap().status;
+        both[1].write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        (first, both[1].head().unwrap().status)
+    };
+    assert_eq!(statuses("{ max: 1, queue: 0 }"), (200, 503));
+    assert_eq!(statuses("{ adaptive: { min: 1, max: 1 }, queue: 0 }"), (200, 200));
+}
+
+#[test]
+fn a_body_that_nobody_reads_takes_nobodys_place() {
+    let held = Held::start();
+    held.free(10);
+    let gateway = held.behind("{ max: 1, queue: 0 }", "limits: [{ by: ip, rate: 2/hour }]");
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(gateway.get("/").status, 200);
+    // It will be refused, and its body is waited for, for a moment.
+    let mut slow = gateway.connect();
+    slow.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n");
+    let in_flight = || gateway.server().gateway().metrics.in_flight();
+    eventually("it is there", || (in_flight() == 1).then_some(()));
+    let snapshot = gateway.server().gateway().snapshot.load();
+    assert_eq!(snapshot.upstreams[0].gate.as_ref().unwrap().reading().taken, 0);
+    assert_eq!(slow.read_reply("POST").status, 429);
 }
 
 #[test]

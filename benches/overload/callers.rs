@@ -102,7 +102,7 @@ impl Callers {
     async fn one(self: Rc<Self>, traffic: usize, head: Rc<[u8]>) {
         let at = self.began.elapsed();
         let status = tokio::time::timeout(PATIENCE, self.exchange(&head)).await.ok().flatten();
-        let took = self.began.elapsed() - at;
+        let took = self.began.elapsed().saturating_sub(at);
         self.asked.borrow_mut().push(Asked { traffic, at, took, status });
     }
 

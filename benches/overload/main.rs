@@ -20,13 +20,13 @@ mod plot;
 mod runs;
 
 use machine::Failure;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let binary = arguments.next().unwrap_or_else(|| "target/release/sluice".to_owned());
-    match run(PathBuf::from(binary)) {
+    match run(Path::new(&binary)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("{failure}");
@@ -35,12 +35,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(binary: PathBuf) -> Result<(), Failure> {
+fn run(binary: &Path) -> Result<(), Failure> {
     machine::allow_files();
     if !binary.exists() {
         return Err(Failure::said(format!("{} is not there: make build", binary.display())));
     }
-    let report = runs::Report::make(&binary)?;
+    let report = runs::Report::make(binary)?;
     report.print();
     report.write()
 }

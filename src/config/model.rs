@@ -477,7 +477,7 @@ pub enum Places {
     Fixed(u32),
     /// As many as turns out to be good, within bounds.
     Adaptive {
-        /// Never fewer.
+        /// Never fewer, but for the blink of an eye in which it is found out what is good.
         min: u32,
         /// Never more.
         max: u32,

@@ -37,10 +37,12 @@ use std::collections::HashMap;
 const TOLERANCE: f64 = 1.2;
 const AT_EASE: f64 = 1.05;
 
-/// The most by which one window shrinks the limit, and what it does to a backend that says by itself
-/// that it is overloaded.
+/// The most by which one window shrinks the limit.
 const STEEPEST: f64 = 0.5;
-const TOLD: f64 = 0.9;
+
+/// A backend that says by itself that it is overloaded, for more than this share of requests, is:
+/// the limit shrinks by what is beyond it. Some routes always say so.
+const BY_CHANCE: f64 = 0.1;
 
 /// The share of what was under way lately that a backend has no queue for. Times the balance (about
 /// 1.3 times what can be worked on) it must be less than one.
@@ -54,7 +56,7 @@ const MEMORY: f64 = 400.0;
 /// and how much of the difference is believed if it says that answers take longer.
 const SURE: f64 = 2.5;
 const SLIGHT: f64 = 0.05;
-const BELIEVED: f64 = 0.5;
+const BELIEVED: f64 = 0.8;
 
 /// How long a window lasts, in terms of a pace and at all, and how many answers it needs.
 const PACES: f64 = 3.0;
@@ -69,7 +71,9 @@ const DIP_EVERY: Micros = 3_000_000;
 const DIP_SOONER: u64 = 6;
 const LONGEST_DIP: Micros = 1_000_000;
 
-/// How long it is remembered how many were under way, at least.
+/// How long it is remembered how many were under way: in terms of how long answers take, because what
+/// is learnt from them takes longer, and at least.
+const LATELY_TAKEN: Micros = 4;
 const LATELY: Micros = 1_000_000;
 
 /// Below this nobody is slow.
@@ -83,10 +87,19 @@ const FIRST: f64 = 10.0;
 pub struct Start {
     /// How many were under way with it.
     pub in_flight: u32,
+    /// Which share that is of what was there for requests of its kind.
+    pub share: f32,
     /// So few that its answer tells how long answers should take.
     pub calm: bool,
     /// When that was.
     pub at: Micros,
+}
+
+impl Start {
+    /// How many answers make a lesson. Quick ones come first: it is over when everybody has had a turn.
+    fn lesson(&self) -> f64 {
+        f64::from(LESSON.max(self.in_flight.saturating_mul(2)))
+    }
 }
 
 /// The search for one backend's number.
@@ -103,20 +116,33 @@ pub struct Adaptive {
     /// The most that were under way: in this span of time, and in the one before.
     peaks: [u32; 2],
     peaks_since: Micros,
+    /// How long answers took in the last window.
+    took: Micros,
     /// When there was a lesson last, and whether it brought nothing new.
     learnt: Micros,
     settled: bool,
-    /// When the dip that is under way began, and when it must end.
-    dip: Option<(Micros, Micros)>,
+    /// The dip that is under way.
+    dip: Option<Dip>,
     /// How long the last one took.
     dipped: Micros,
+}
+
+/// The limit is lower for a moment.
+#[derive(Clone, Copy, Debug)]
+struct Dip {
+    began: Micros,
+    /// When it must end, whatever was learnt.
+    until: Micros,
+    limit: u32,
 }
 
 /// How long answers of one route should take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     known: Average,
+    /// What is being learnt: from calm answers, and from all of them.
     lesson: Average,
+    lately: Average,
     /// Requests that began before this are none of the lesson: nobody knew then what is calm.
     since: Micros,
 }
@@ -125,14 +151,15 @@ struct Pace {
 struct Window {
     since: Micros,
     answers: u32,
-    /// How long answers should have taken, and by how much longer they took.
+    /// How long answers took; how long they should have, and by how much longer it was.
+    took: Average,
     pace: Average,
     slowness: Average,
-    /// How many began when nearly everything was in use, and the most that were under way.
+    /// How many began when nearly everything was in use, and the largest share that was.
     full: u32,
-    peak: u32,
-    /// The backend said by itself that it is overloaded.
-    told: bool,
+    peak: f32,
+    /// Answers by which the backend said that it is overloaded.
+    told: u32,
 }
 
 impl Adaptive {
@@ -149,6 +176,7 @@ impl Adaptive {
             window: Window::default(),
             peaks: [0; 2],
             peaks_since: 0,
+            took: 0,
             learnt: 0,
             settled: false,
             dip: None,
@@ -179,8 +207,7 @@ impl Adaptive {
 
     /// How many of them may be used now, by those who can wait for a moment.
     pub fn used(&self) -> u32 {
-        let share = if self.dip.is_some() { CALM } else { 1.0 };
-        ((self.limit * share) as u32).max(1)
+        self.dip.map_or(self.limit(), |dip| dip.limit)
     }
 
     /// A request that begins while at most so many are under way, itself included, is a calm one.
@@ -188,46 +215,86 @@ impl Adaptive {
         if self.paces.iter().all(|pace| pace.known.is_empty()) {
             return u32::MAX; // anything is better than to know nothing
         }
+        self.dip.map_or_else(|| self.calm(), |dip| dip.limit)
+    }
+
+    /// So few that none of them waits, by how many were under way lately.
+    fn calm(&self) -> u32 {
         let peak = self.peaks[0].max(self.peaks[1]);
         ((f64::from(peak) * CALM) as u32).max(1)
     }
 
     /// An answer came after so long.
     pub fn answered(&mut self, pace: usize, start: Start, took: Micros, now: Micros) {
+        if pace >= self.paces.len() {
+            return; // of a route that was there before the search
+        }
         let took = (took.max(QUICK) as f64).log2();
+        self.hasten(pace, start, took);
         let learnt = start.calm && self.learn(pace, start, took, now);
-        self.window.add(start, took, &self.paces[pace].known, self.limit);
+        self.window.add(start, took, &self.paces[pace].known);
         self.remember(start.in_flight, now);
+        if learnt {
+            self.end_dip(now);
+        }
+        self.pass(now);
+    }
+
+    /// Time passes: a dip may have taken long enough, and a window, too.
+    pub fn pass(&mut self, now: Micros) {
         match self.dip {
             None => self.close(now),
-            Some((began, until)) if learnt || now >= until => {
-                (self.dip, self.learnt, self.dipped) = (None, now, now.saturating_sub(began));
-                self.window = Window { since: now, ..Window::default() };
-            }
+            Some(dip) if now >= dip.until => self.end_dip(now),
             Some(_) => {}
+        }
+    }
+
+    fn end_dip(&mut self, now: Micros) {
+        if let Some(dip) = self.dip.take() {
+            (self.learnt, self.dipped) = (now, now.saturating_sub(dip.began));
+            self.window = Window { since: now, ..Window::default() };
         }
     }
 
     /// Nobody waits for an answer any longer that did not come for so long: that much it would have
     /// taken at least, which is news if it is more than it should have.
     pub fn gave_up(&mut self, pace: usize, start: Start, waited: Micros, now: Micros) {
-        let should = &self.paces[pace].known;
-        if !should.is_empty() && (waited as f64).log2() > should.mean() {
+        let should = self.paces.get(pace).map(|pace| &pace.known);
+        if should.is_some_and(|should| !should.is_empty() && (waited as f64).log2() > should.mean())
+        {
             self.answered(pace, Start { calm: false, ..start }, waited, now);
         }
     }
 
     /// The backend says by itself that it is overloaded.
-    pub fn told(&mut self) {
-        self.window.told = true;
+    pub fn told(&mut self, start: Start, now: Micros) {
+        if start.at >= self.window.since {
+            self.window.answers += 1;
+            self.window.told += 1;
+        }
+        self.pass(now);
     }
 
     fn remember(&mut self, in_flight: u32, now: Micros) {
-        if now.saturating_sub(self.peaks_since) > LATELY {
+        if now.saturating_sub(self.peaks_since) > LATELY.max(self.took * LATELY_TAKEN) {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
         }
         self.peaks[0] = self.peaks[0].max(in_flight);
+    }
+
+    /// Takes note of any answer. Nothing is quicker than it can be: if all of them are quicker than they
+    /// should be, they should be quicker.
+    fn hasten(&mut self, pace: usize, start: Start, took: f64) {
+        let pace = &mut self.paces[pace];
+        pace.lately.add(took);
+        if pace.lately.count < start.lesson() {
+            return;
+        }
+        let lately = std::mem::take(&mut pace.lately);
+        if lately.mean() < pace.known.mean() && !pace.known.agrees_with(&lately) {
+            (pace.known, self.settled) = (lately, false);
+        }
     }
 
     /// Takes note of a calm answer. Says whether that was the last one of a lesson.
@@ -237,8 +304,7 @@ impl Adaptive {
             return false;
         }
         pace.lesson.add(took);
-        // Quick answers come first: a lesson is over when everybody has had a turn.
-        if pace.lesson.count < f64::from(LESSON.max(start.in_flight.saturating_mul(2))) {
+        if pace.lesson.count < start.lesson() {
             return false;
         }
         let lesson = std::mem::take(&mut pace.lesson);
@@ -268,34 +334,35 @@ impl Adaptive {
             return;
         }
         self.window = Window { since: now, ..Window::default() };
-        if window.slowness.is_empty() {
-            return;
-        }
-        let slowness = window.slowness.at_least().exp2();
-        let steady = if window.told { TOLD } else { 1.0 };
+        self.took = window.took.mean().exp2() as Micros;
+        let told = f64::from(window.told) / f64::from(window.answers);
+        let known = window.slowness.count >= ENOUGH / 2.0;
+        let slowness = if known { window.slowness.at_least().exp2() } else { TOLERANCE };
+        let steady = (1.0 + BY_CHANCE - told).clamp(STEEPEST, 1.0);
         let gradient = (TOLERANCE / slowness).clamp(STEEPEST, steady);
         self.doubling &= gradient >= 1.0;
-        // A limit that is not used tells nothing.
-        if f64::from(window.peak) * 2.0 >= self.limit {
+        // A limit that is not used tells nothing, and neither do answers that nobody can judge.
+        if window.peak >= 0.5 && (known || gradient < 1.0) {
             let little = self.limit.sqrt() / 3.0;
             let headroom = match slowness {
                 _ if self.doubling => self.limit,
-                ..=AT_EASE if !window.told => little.max(self.limit / 4.0),
+                ..=AT_EASE if steady >= 1.0 => little.max(self.limit / 4.0),
                 _ => little,
             };
             self.limit = (self.limit * gradient + headroom).clamp(self.min, self.max);
         }
         let pause = DIP_EVERY.max(self.dipped * DIP_SHARE);
-        let pause = if self.settled { pause } else { pause / DIP_SOONER };
+        let pause = if self.settled && known { pause } else { pause / DIP_SOONER };
         if window.full * 2 > window.answers && now.saturating_sub(self.learnt) > pause {
-            self.dip = Some((now, now + LONGEST_DIP.max(length * 4)));
+            let until = now + LONGEST_DIP.max(length * 4);
+            self.dip = Some(Dip { began: now, until, limit: self.calm() });
         }
     }
 }
 
 impl Window {
     /// Takes note of an answer to a request that began in this window.
-    fn add(&mut self, start: Start, took: f64, pace: &Average, limit: f64) {
+    fn add(&mut self, start: Start, took: f64, pace: &Average) {
         if start.at < self.since {
             return;
         }
@@ -303,9 +370,10 @@ impl Window {
             self.pace.add(pace.mean());
             self.slowness.add(took - pace.mean());
         }
+        self.took.add(took);
         self.answers += 1;
-        self.peak = self.peak.max(start.in_flight);
-        self.full += u32::from(f64::from(start.in_flight) >= limit * 0.9);
+        self.peak = self.peak.max(start.share);
+        self.full += u32::from(start.share >= 0.9);
     }
 }
 
@@ -366,5 +434,88 @@ impl Average {
             squares: (self.squares + other.squares) * kept,
             count: (self.count + other.count) * kept,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOK: Micros = 20_000;
+
+    /// So many answers, 2 ms apart, with as much under way as there may be. Some say by themselves that
+    /// it is too much.
+    fn answers(search: &mut Adaptive, now: &mut Micros, count: u32, told: impl Fn(u32) -> bool) {
+        for number in 0..count {
+            *now += 2000;
+            let in_flight = search.used();
+            let (calm, at) = (in_flight <= search.calm_below(), now.saturating_sub(TOOK));
+            let start = Start { in_flight, share: 1.0, calm, at };
+            if told(number) {
+                search.told(start, *now);
+            } else {
+                search.answered(0, start, TOOK, *now);
+            }
+        }
+    }
+
+    fn search() -> Adaptive {
+        let mut search = Adaptive::new(1, 1000);
+        search.pace("a");
+        search
+    }
+
+    #[test]
+    fn it_grows_as_long_as_answers_take_no_longer() {
+        let (mut search, mut now) = (search(), 0);
+        answers(&mut search, &mut now, 2000, |_| false);
+        assert_eq!(search.limit(), 1000);
+    }
+
+    #[test]
+    fn a_few_who_say_that_it_is_too_much_do_not_speak_for_all() {
+        let (mut search, mut now) = (search(), 0);
+        answers(&mut search, &mut now, 2000, |number| number % 12 == 0);
+        assert_eq!(search.limit(), 1000);
+        answers(&mut search, &mut now, 2000, |number| number % 3 == 0);
+        assert!(search.limit() < 50, "{}", search.limit());
+        answers(&mut search, &mut now, 2000, |_| true);
+        assert!(search.limit() <= 2, "who says nothing else is heard: {}", search.limit());
+    }
+
+    #[test]
+    fn a_dip_ends_though_nobody_answers() {
+        let (mut search, mut now) = (search(), 0);
+        while search.used() == search.limit() {
+            answers(&mut search, &mut now, 1, |_| false);
+        }
+        search.pass(now + LONGEST_DIP);
+        assert_eq!(search.used(), search.limit());
+    }
+
+    #[test]
+    fn whoever_gave_up_says_how_long_it_would_have_taken_at_least() {
+        let (mut search, mut now) = (search(), 0);
+        answers(&mut search, &mut now, 2000, |_| false);
+        for _ in 0..2000 {
+            now += 2000;
+            let start = Start { in_flight: 1000, share: 1.0, calm: false, at: now - 1000 };
+            search.gave_up(0, start, 1000, now);
+        }
+        assert_eq!(search.limit(), 1000, "who leaves at once says nothing");
+        for _ in 0..3000 {
+            now += 2000;
+            let start = Start { in_flight: 1000, share: 1.0, calm: false, at: now };
+            search.gave_up(0, start, 50 * TOOK, now);
+        }
+        assert!(search.limit() < 100, "{}", search.limit());
+    }
+
+    #[test]
+    fn a_route_of_another_search_is_nobodys() {
+        let mut search = search();
+        let start = Start { in_flight: 1, share: 1.0, calm: true, at: 0 };
+        search.answered(7, start, TOOK, 0);
+        search.gave_up(7, start, TOOK, 0);
     }
 }

@@ -20,6 +20,7 @@ use super::adaptive::{Adaptive, Start};
 use crate::clock::Micros;
 use crate::config::model::{Concurrency, Places, Priority};
 use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -73,8 +74,15 @@ struct Queue {
     unused: u32,
     entries: Vec<Entry>,
     next_ticket: u64,
-    /// By priority: the turn that was served last.
-    served: [u64; 3],
+    served: Served,
+}
+
+/// Who was served lately, and when: turns are counted, not time.
+#[derive(Debug, Default)]
+struct Served {
+    turns: u64,
+    last: HashMap<u64, u64>,
+    order: VecDeque<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -82,9 +90,10 @@ struct Entry {
     ticket: u64,
     priority: Priority,
     caller: u64,
-    /// The first request of a caller waits for the next turn, the second for the one after it: so
-    /// callers take turns, however many each has waiting.
-    turn: u64,
+    /// How many of the same caller wait before it.
+    behind: u32,
+    /// The turn in which its caller was served last; none for those who were not served lately.
+    last: u64,
     granted: oneshot::Sender<Start>,
 }
 
@@ -233,26 +242,42 @@ impl Gate {
             ) {
                 Ok(_) => {
                     let calm = u64::from(next.all) <= self.calm_below.load(Ordering::Relaxed);
-                    return Some(Start { in_flight: next.all, calm, at: now });
+                    let share = |taken: u32, places: u32| taken as f32 / places as f32;
+                    let of_all = share(next.all, places.all);
+                    let of_kind = share(next.ordinary * one.ordinary, places.ordinary);
+                    let share = of_all.max(of_kind);
+                    return Some(Start { in_flight: next.all, share, calm, at: now });
                 }
                 Err(current) => taken = current,
             }
         }
     }
 
-    /// Waits for a place, behind whoever is more important and in turns with other callers.
-    pub fn wait(self: &Arc<Self>, priority: Priority, caller: u64) -> Result<Waiting, Full> {
+    /// Waits for a place, behind whoever is more important and in turns with other callers. Whoever
+    /// `insists` waits however many do.
+    pub fn wait(
+        self: &Arc<Self>,
+        priority: Priority,
+        caller: u64,
+        insists: bool,
+        now: Micros,
+    ) -> Result<Waiting, Full> {
+        // If nobody has been answered for long, nobody else has looked.
+        self.search(|search| search.pass(now));
         let mut queue = self.queue.lock();
-        let usual = || usual_length(self.places().all, priority) + queue.unused;
-        let length = queue.length.unwrap_or_else(usual);
-        let turn = queue.turn(priority, caller);
+        let usual = || usual_length(self.places().all, priority);
+        let length = queue.length.unwrap_or_else(usual) + queue.unused;
+        let length = if insists { LONGEST } else { length.min(LONGEST) };
+        let own = |entry: &&Entry| (entry.priority, entry.caller) == (priority, caller);
+        let behind = queue.entries.iter().filter(own).count() as u32;
+        let last = queue.served.last(caller);
         if queue.entries.len() >= length as usize {
-            queue.make_room(priority, turn)?;
+            queue.make_room((priority, behind, last))?;
         }
         let (granted, on_granted) = oneshot::channel();
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        queue.entries.push(Entry { ticket, priority, caller, turn, granted });
+        queue.entries.push(Entry { ticket, priority, caller, behind, last, granted });
         // Whoever leaves from now on looks into the queue; who has left before has made room.
         self.waiting.store(queue.waiting(), Ordering::SeqCst);
         self.serve(&mut queue);
@@ -265,9 +290,8 @@ impl Gate {
             while let Some(index) = queue.next(priority) {
                 // When it begins is known when it has noticed.
                 let Some(start) = self.take(priority, 0) else { break };
-                let entry = queue.entries.swap_remove(index);
-                let served = &mut queue.served[priority as usize];
-                *served = entry.turn.max(*served);
+                let entry = queue.remove(index);
+                queue.had_turn(entry.caller);
                 // Whoever is in the queue is there to hear it: see `Waiting::drop`.
                 let _ = entry.granted.send(start);
             }
@@ -318,31 +342,68 @@ impl Queue {
         self.entries.iter().fold(0, |all, entry| all | bit(entry.priority))
     }
 
-    /// Whose turn it is.
+    /// Whose turn it is: of the callers who wait, it is the one who was served longest ago.
     fn next(&self, priority: Priority) -> Option<usize> {
         let entries = self.entries.iter().enumerate();
-        let same = entries.filter(|(_, entry)| entry.priority == priority);
-        same.min_by_key(|(_, entry)| (entry.turn, entry.ticket)).map(|(index, _)| index)
+        let first = entries.filter(|(_, entry)| (entry.priority, entry.behind) == (priority, 0));
+        first.min_by_key(|(_, entry)| (entry.last, entry.ticket)).map(|(index, _)| index)
     }
 
-    /// The turn of a caller's next request.
-    fn turn(&self, priority: Priority, caller: u64) -> u64 {
-        let entries = self.entries.iter();
-        let own = entries.filter(|entry| (entry.priority, entry.caller) == (priority, caller));
-        let last = own.map(|entry| entry.turn).max();
-        last.map_or(self.served[priority as usize], |last| last + 1)
+    /// Takes somebody out; those who wait behind them move up.
+    fn remove(&mut self, index: usize) -> Entry {
+        let gone = self.entries.swap_remove(index);
+        for entry in &mut self.entries {
+            let same = (entry.priority, entry.caller) == (gone.priority, gone.caller);
+            if same && entry.behind > gone.behind {
+                entry.behind -= 1;
+            }
+        }
+        gone
     }
 
-    /// The least of those who wait goes, if it is less than this one.
-    fn make_room(&mut self, priority: Priority, turn: u64) -> Result<(), Full> {
-        let rank = |entry: &Entry| (entry.priority, entry.turn, entry.ticket);
+    /// A caller was served.
+    fn had_turn(&mut self, caller: u64) {
+        let last = self.served.note(caller);
+        for entry in self.entries.iter_mut().filter(|entry| entry.caller == caller) {
+            entry.last = last;
+        }
+    }
+
+    /// The least of those who wait goes, if it is less than this one: the least important, of those
+    /// one of the caller who has most waiting, of those one who was served last.
+    fn make_room(&mut self, rank: (Priority, u32, u64)) -> Result<(), Full> {
+        let of = |entry: &Entry| (entry.priority, entry.behind, entry.last);
         let entries = self.entries.iter().enumerate();
-        let (index, least) = entries.max_by_key(|(_, entry)| rank(entry)).ok_or(Full)?;
-        if (least.priority, least.turn) <= (priority, turn) {
+        let least = entries.max_by_key(|(_, entry)| (of(entry), entry.ticket));
+        let (index, least) = least.ok_or(Full)?;
+        if of(least) <= rank {
             return Err(Full);
         }
-        drop(self.entries.swap_remove(index)); // they hear of it
+        drop(self.remove(index)); // they hear of it
         Ok(())
+    }
+}
+
+impl Served {
+    /// More than this many turns ago is never.
+    const LATELY: usize = 1000;
+
+    fn last(&self, caller: u64) -> u64 {
+        self.last.get(&caller).copied().unwrap_or(0)
+    }
+
+    /// This caller is served now: by the number of the turn.
+    fn note(&mut self, caller: u64) -> u64 {
+        self.turns += 1;
+        self.last.insert(caller, self.turns);
+        self.order.push_back((self.turns, caller));
+        if self.order.len() > Self::LATELY
+            && let Some((turn, caller)) = self.order.pop_front()
+            && self.last(caller) == turn
+        {
+            self.last.remove(&caller);
+        }
+        self.turns
     }
 }
 
@@ -369,8 +430,8 @@ impl Place {
     }
 
     /// The backend says by itself that it is overloaded.
-    pub fn told(&self) {
-        self.gate.search(Adaptive::told);
+    pub fn told(&self, now: Micros) {
+        self.gate.search(|search| search.told(self.start, now));
     }
 }
 
@@ -393,7 +454,7 @@ impl Drop for Waiting {
         let mut queue = self.gate.queue.lock();
         let index = queue.entries.iter().position(|entry| entry.ticket == self.ticket);
         if let Some(index) = index {
-            queue.entries.swap_remove(index);
+            queue.remove(index);
             return self.gate.waiting.store(queue.waiting(), Ordering::SeqCst);
         }
         drop(queue);
@@ -449,7 +510,7 @@ mod tests {
         let (one, two) = (gate.enter(Normal, 0), gate.enter(Critical, 0));
         assert!(one.is_some() && two.is_some());
         assert!(gate.enter(Critical, 0).is_none());
-        assert_eq!(gate.wait(Critical, 1).unwrap_err(), Full);
+        assert_eq!(gate.wait(Critical, 1, false, 0).unwrap_err(), Full);
         drop(one);
         assert!(gate.enter(Sheddable, 0).is_some());
     }
@@ -474,7 +535,7 @@ mod tests {
         let gate = gate(1, None, 0.0);
         let place = gate.enter(Normal, 0);
         let all = [Sheddable, Normal, Critical];
-        let waiting = all.map(|priority| (priority, gate.wait(priority, 1).unwrap()));
+        let waiting = all.map(|priority| (priority, gate.wait(priority, 1, false, 0).unwrap()));
         assert_eq!(served(waiting.into(), place), [Critical, Normal, Sheddable]);
     }
 
@@ -483,7 +544,7 @@ mod tests {
         let gate = gate(1, Some(100), 0.0);
         let place = gate.enter(Normal, 0);
         let callers = [1, 1, 1, 1, 2, 3, 2];
-        let waiting = callers.map(|caller| (caller, gate.wait(Normal, caller).unwrap()));
+        let waiting = callers.map(|caller| (caller, gate.wait(Normal, caller, false, 0).unwrap()));
         assert_eq!(served(waiting.into(), place), [1, 2, 3, 1, 2, 1, 1]);
     }
 
@@ -491,22 +552,23 @@ mod tests {
     fn a_full_queue_makes_room_for_whoever_is_more_important_or_asks_less() {
         let gate = gate(1, Some(3), 0.0);
         let _place = gate.enter(Normal, 0);
-        let mut flood: Vec<Waiting> = (0..3).map(|_| gate.wait(Normal, 1).unwrap()).collect();
-        assert_eq!(gate.wait(Normal, 1).unwrap_err(), Full);
-        assert_eq!(gate.wait(Sheddable, 2).unwrap_err(), Full);
-        let _other = gate.wait(Normal, 2).unwrap();
+        let mut flood: Vec<Waiting> =
+            (0..3).map(|_| gate.wait(Normal, 1, false, 0).unwrap()).collect();
+        assert_eq!(gate.wait(Normal, 1, false, 0).unwrap_err(), Full);
+        assert_eq!(gate.wait(Sheddable, 2, false, 0).unwrap_err(), Full);
+        let _other = gate.wait(Normal, 2, false, 0).unwrap();
         assert!(matches!(look(&mut flood[2]), Poll::Ready(Err(Full))), "the last one goes");
-        let _critical = gate.wait(Critical, 3).unwrap();
+        let _critical = gate.wait(Critical, 3, false, 0).unwrap();
         assert!(matches!(look(&mut flood[1]), Poll::Ready(Err(Full))));
         assert!(look(&mut flood[0]).is_pending());
         assert_eq!(gate.reading().waiting, 3);
     }
 
     #[test]
-    fn nobody_overtakes_who_waits() {
+    fn a_place_that_is_left_belongs_to_who_waits() {
         let gate = gate(1, None, 0.0);
         let place = gate.enter(Normal, 0);
-        let mut waiting = gate.wait(Normal, 1).unwrap();
+        let mut waiting = gate.wait(Normal, 1, false, 0).unwrap();
         drop(place);
         assert!(gate.enter(Normal, 0).is_none(), "the place is somebody's");
         let place = got(&mut waiting);
@@ -519,7 +581,8 @@ mod tests {
     fn whoever_gives_up_leaves_nothing_behind() {
         let gate = gate(1, None, 0.0);
         let place = gate.enter(Normal, 0);
-        let (gone, late) = (gate.wait(Normal, 1).unwrap(), gate.wait(Normal, 2).unwrap());
+        let (gone, late) =
+            (gate.wait(Normal, 1, false, 0).unwrap(), gate.wait(Normal, 2, false, 0).unwrap());
         drop(gone);
         drop(place); // goes to the second
         assert_eq!(gate.reading(), Reading { places: 1, taken: 1, waiting: 0 });
@@ -531,7 +594,7 @@ mod tests {
     fn another_configuration_counts_at_once_and_throws_nobody_out() {
         let gate = gate(1, None, 0.0);
         let mut places = vec![gate.enter(Normal, 0)];
-        let mut waiting = gate.wait(Normal, 1).unwrap();
+        let mut waiting = gate.wait(Normal, 1, false, 0).unwrap();
         let more =
             Concurrency { places: Places::Fixed(2), queue: None, max_wait: Duration::from_secs(1) };
         gate.configure(&more, 0.0);
@@ -543,6 +606,51 @@ mod tests {
         assert!(gate.enter(Normal, 0).is_none());
         places.pop();
         assert!(gate.enter(Normal, 0).is_some());
+    }
+
+    /// Serves callers who ask again as soon as they are served, and try again when they are refused.
+    /// Each keeps so many requests waiting. Says how often each was served.
+    fn serve_in_turns(queue: u32, callers: &[usize], turns: usize) -> Vec<usize> {
+        let gate = gate(1, Some(queue), 0.0);
+        let mut place = gate.enter(Normal, 0);
+        let mut waiting: Vec<Vec<Waiting>> = callers.iter().map(|_| Vec::new()).collect();
+        let mut served = vec![0; callers.len()];
+        for _ in 0..turns {
+            for (caller, waiting) in waiting.iter_mut().enumerate() {
+                waiting.retain_mut(|waiting| look(waiting).is_pending());
+                while waiting.len() < callers[caller] {
+                    let Ok(next) = gate.wait(Normal, caller as u64, false, 0) else { break };
+                    waiting.push(next);
+                }
+            }
+            drop(place.take());
+            for (caller, waiting) in waiting.iter_mut().enumerate() {
+                waiting.retain_mut(|waiting| match look(waiting) {
+                    Poll::Pending => true,
+                    Poll::Ready(Err(Full)) => false,
+                    Poll::Ready(Ok(next)) => {
+                        place = Some(next);
+                        served[caller] += 1;
+                        false
+                    }
+                });
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn whoever_asks_more_is_served_as_often_as_the_others() {
+        let mut callers = vec![1; 20];
+        (callers[0], callers[7]) = (2, 30);
+        let served = serve_in_turns(100, &callers, 2000);
+        assert!(served.iter().all(|count| (90..=110).contains(count)), "{served:?}");
+    }
+
+    #[test]
+    fn a_short_queue_is_nobodys_own() {
+        let served = serve_in_turns(5, &[1; 20], 2000);
+        assert!(served.iter().all(|count| (60..=140).contains(count)), "{served:?}");
     }
 
     #[test]
@@ -558,7 +666,7 @@ mod tests {
                     let priority = Priority::ALL[thread as usize % 3];
                     for _ in 0..rounds {
                         let place = gate.enter(priority, 0).unwrap_or_else(|| {
-                            let mut waiting = gate.wait(priority, thread).unwrap();
+                            let mut waiting = gate.wait(priority, thread, false, 0).unwrap();
                             runtime.block_on(waiting.turn()).unwrap()
                         });
                         let mine = u32::from(priority != Critical);
@@ -597,7 +705,8 @@ mod shuttled {
                     let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
                     shuttle::thread::spawn(move || {
                         let place = gate.enter(Priority::Normal, 0).unwrap_or_else(|| {
-                            let mut waiting = gate.wait(Priority::Normal, caller).unwrap();
+                            let mut waiting =
+                                gate.wait(Priority::Normal, caller, false, 0).unwrap();
                             loop {
                                 let mut cx = Context::from_waker(Waker::noop());
                                 match pin!(waiting.turn()).poll(&mut cx) {

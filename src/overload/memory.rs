@@ -27,16 +27,19 @@ struct Group {
 struct Files {
     limit: &'static str,
     used: &'static str,
-    /// The line of `memory.stat` that tells what could be forgotten.
-    forgettable: &'static str,
+    /// The lines of `memory.stat` that tell what could be forgotten.
+    forgettable: [&'static str; 2],
 }
 
-static VERSION_2: Files =
-    Files { limit: "memory.max", used: "memory.current", forgettable: "inactive_file" };
+static VERSION_2: Files = Files {
+    limit: "memory.max",
+    used: "memory.current",
+    forgettable: ["inactive_file", "active_file"],
+};
 static VERSION_1: Files = Files {
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
-    forgettable: "total_inactive_file",
+    forgettable: ["total_inactive_file", "total_active_file"],
 };
 
 impl Memory {
@@ -64,7 +67,8 @@ impl Memory {
                 // In a container the group may be the root of what can be seen, whatever it is called.
                 let folders = below.ancestors().map(|below| top.join(below));
                 let all = folders.map(|folder| Group { folder, files });
-                groups.extend(all.filter(|group| group.limit().is_some()));
+                // A limit may be set later.
+                groups.extend(all.filter(|group| group.folder.join(files.limit).exists()));
             }
         }
         groups.dedup_by(|a, b| a.folder == b.folder);
@@ -86,10 +90,12 @@ impl Group {
     fn used(&self) -> Option<f64> {
         let used = number(&self.folder.join(self.files.used))?;
         let stat = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
-        let forgettable = stat.lines().find_map(|line| {
-            line.strip_prefix(self.files.forgettable)?.strip_prefix(' ')?.parse().ok()
-        });
-        Some(used.saturating_sub(forgettable.unwrap_or(0)) as f64 / self.limit()? as f64)
+        let of = |line: &str| {
+            let (name, bytes) = line.split_once(' ')?;
+            self.files.forgettable.contains(&name).then(|| bytes.parse::<u64>().ok())?
+        };
+        let forgettable: u64 = stat.lines().filter_map(of).sum();
+        Some(used.saturating_sub(forgettable) as f64 / self.limit()? as f64)
     }
 }
 
@@ -114,7 +120,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = [("memory.max", "1000\n"), ("memory.current", "900\n")];
         write(&root.path().join("app"), &files);
-        write(&root.path().join("app"), &[("memory.stat", "file 600\ninactive_file 500\n")]);
+        write(
+            &root.path().join("app"),
+            &[("memory.stat", "file 600\ninactive_file 400\nactive_file 100\n")],
+        );
         let memory = Memory::find("0::/app\n", root.path());
         assert_eq!(memory.used(), Some(0.4));
         write(&root.path().join("app"), &[("memory.max", "max\n")]);

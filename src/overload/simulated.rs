@@ -184,7 +184,7 @@ impl<'a> Simulation<'a> {
         if let Some(gate) = &self.gate {
             request.place = gate.enter(priority, now);
             if request.place.is_none() {
-                return match gate.wait(priority, caller) {
+                return match gate.wait(priority, caller, false, now) {
                     Ok(waiting) => self.waiting.push((waiting, request)),
                     Err(_) => self.refuse(&request),
                 };
@@ -368,6 +368,45 @@ fn slow_routes_are_not_taken_for_congestion() {
     let outcomes = run(backend, &[quick, rush], Some(gate), (2, 20));
     let refused = outcomes[0].refused + outcomes[1].refused;
     assert!(refused * 1000 < outcomes[0].took.len(), "{refused} refused");
+}
+
+#[test]
+fn what_is_kept_for_critical_requests_does_not_blind_the_search() {
+    let whole = backend(20, 20, Shape::Exponential);
+    let traffic = [Traffic::normal(whole.capacity() * 3.0)];
+    let gate = Gate::new(&ADAPTIVE, 0.6);
+    let outcome = run(whole, &traffic, Some(gate), (10, 20)).remove(0);
+    let rate = outcome.took.len() as f64 / 20.0 / whole.capacity();
+    assert!(rate > 0.9 && outcome.percentile(0.5) < 60_000, "{rate} {}", outcome.percentile(0.5));
+}
+
+#[test]
+fn a_route_that_nobody_knows_is_learnt_under_full_load() {
+    let backend = backend(20, 20, Shape::Exponential);
+    let gate = Gate::new(&ADAPTIVE, 0.0);
+    let known = [Traffic::normal(backend.capacity() / 2.0)];
+    run(backend, &known, Some(Arc::clone(&gate)), (0, 10));
+    let unknown = [Traffic { route: "b", ..Traffic::normal(backend.capacity() * 3.0) }];
+    let outcome = run(backend, &unknown, Some(gate), (10, 20)).remove(0);
+    let rate = outcome.took.len() as f64 / 20.0 / backend.capacity();
+    assert!(rate > 0.9 && outcome.percentile(0.5) < 100_000, "{rate} {}", outcome.percentile(0.5));
+}
+
+#[test]
+fn a_backend_that_becomes_much_slower_is_not_starved() {
+    for shape in Shape::ALL {
+        let quick = backend(50, 20, shape);
+        let slow = Backend { service: quick.service * 10.0, ..quick };
+        let traffic = [Traffic::normal(quick.capacity() * 3.0)];
+        let mut simulation = Simulation::new(quick, &traffic, Some(Gate::new(&ADAPTIVE, 0.0)));
+        simulation.run_to(10 * SECOND);
+        simulation.backend = slow;
+        simulation.run_to(20 * SECOND);
+        simulation.outcomes = vec![Outcome::default()];
+        simulation.run_to(40 * SECOND);
+        let rate = simulation.outcomes[0].took.len() as f64 / 20.0 / slow.capacity();
+        assert!(rate > 0.7, "{shape:?}: {rate}");
+    }
 }
 
 #[test]

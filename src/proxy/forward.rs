@@ -186,7 +186,9 @@ fn upload(
     };
     let chunked = incoming.size_hint().exact().is_none();
     let limit = exchange.route().and_then(|route| route.max_body_bytes);
-    let clock = exchange.worker.gateway.clock.clone();
+    let gate =
+        exchange.route().and_then(|r| exchange.snapshot().upstreams[r.upstream].gate.as_ref());
+    let clock = gate.map(|_| exchange.worker.gateway.clock.clone());
     Some(Box::new(Upload::new(incoming, chunked, limit, clock, may_trail)))
 }
 

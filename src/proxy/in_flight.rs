@@ -24,7 +24,7 @@ pub(super) struct Room {
     seated: bool,
     /// In this process, until its answer is out.
     seat: Option<Place>,
-    /// At its upstream, until its answer has come.
+    /// At its upstream, until its answer has ended; or until it has begun, if that is what counts.
     place: Option<Place>,
     /// The upstream was asked, and the answer is of interest.
     asked: Option<Asked>,
@@ -53,14 +53,13 @@ impl Exchange {
             return Some(of_route.unwrap_or_default());
         }
         let caller = self.caller.as_ref()?;
-        let of_plan = |index: usize| snapshot.plans.get(index).and_then(|plan| plan.priority);
-        let user = caller.user.as_ref().and_then(|_| of_plan(caller.user_plan));
-        let key = caller.api_key.as_ref().and_then(|_| of_plan(caller.key_plan));
+        let of = |plan: usize| snapshot.plans.get(plan).and_then(|plan| plan.priority);
+        let user = caller.user.as_ref().map(|_| caller.user_plan);
+        let key = caller.api_key.as_ref().map(|_| caller.key_plan);
         // Whoever is somebody in two ways is the more important of them.
-        let known = user.into_iter().chain(key).min();
-        let nobody = caller.user.is_none() && caller.api_key.is_none();
-        let anonymous = || nobody.then(|| of_plan(snapshot.default_plan)).flatten();
-        Some(known.or_else(anonymous).unwrap_or_default())
+        let plans = user.into_iter().chain(key);
+        let most = plans.map(|plan| of(plan).unwrap_or_default()).min();
+        Some(most.or(of(snapshot.default_plan)).unwrap_or_default())
     }
 
     /// The answer has ended, or there will be none: the place is free.
@@ -83,12 +82,19 @@ impl Exchange {
         }
     }
 
-    /// An answer has come, or at least its head: how long it took tells how the upstream is doing.
+    /// The head of an answer has come: how long it took tells how the upstream is doing.
     #[inline]
     pub(super) fn answered(&mut self, status: StatusCode) {
         if self.room.asked.is_some() {
             self.watch(Some(status));
         }
+    }
+
+    /// The answer is handed on. Where it is found out how many places there are, they are for those who
+    /// wait for a head: whoever takes their time to read what follows, or to say it, takes nobody's.
+    #[inline]
+    pub(super) fn hand_on(&mut self) {
+        self.room.place.take_if(|place| place.is_watched());
     }
 
     /// No answer has come so far, and none is waited for any longer.
@@ -107,7 +113,7 @@ impl Exchange {
         let Some(waited) = since.map(|since| now.saturating_sub(since)) else { return };
         match status {
             None => place.gave_up(pace, waited, now),
-            Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) => place.told(),
+            Some(StatusCode::SERVICE_UNAVAILABLE) => place.told(now),
             // Failures may be quicker than anything else, and say nothing of the rest.
             Some(status) if status.is_server_error() => {}
             Some(_) => place.answered(pace, waited, now),
@@ -158,7 +164,9 @@ pub(super) async fn enter(exchange: &mut Exchange, headers: &HeaderMap) -> Resul
     let Some(route) = exchange.route() else { return Ok(()) };
     let upstream = &generation.snapshot.upstreams[route.upstream];
     let Some(gate) = &upstream.gate else { return Ok(()) };
-    exchange.room.place = gate.enter(priority, exchange.started);
+    let judged = !exchange.judgement.said.is_empty();
+    let now = if judged { exchange.worker.gateway.clock.now() } else { exchange.started };
+    exchange.room.place = gate.enter(priority, now);
     if exchange.room.place.is_none() {
         let max_wait = upstream.config.concurrency.map_or(Duration::ZERO, |c| c.max_wait);
         // Few come this far, and the others need no room for it.
@@ -175,11 +183,14 @@ async fn wait(
     priority: Priority,
     max_wait: Duration,
 ) -> Result<(), Refusal> {
-    if exchange.judgement.said.is_empty() {
+    let judged = !exchange.judgement.said.is_empty();
+    if !judged {
         judge::judge(exchange, headers, Purpose::Foresee).await?;
     }
     let full = |Full| Refusal::Overloaded { why: Shed::Upstream, priority };
-    let mut waiting = gate.wait(priority, judge::hash_of(exchange)).map_err(full)?;
+    // Who is charged already is not turned away for the length of a queue.
+    let (caller, now) = (judge::hash_of(exchange), exchange.worker.gateway.clock.now());
+    let mut waiting = gate.wait(priority, caller, judged, now).map_err(full)?;
     let deadlines = Rc::clone(&exchange.worker.deadlines);
     let turn = deadlines.within(max_wait, waiting.turn()).await;
     let mut place = turn.unwrap_or(Err(Full)).map_err(full)?;

@@ -61,6 +61,7 @@ pub(super) async fn relay(
             Prepared::Http1(request) => match way.send(exchange, request, &mut guard).await {
                 Ok(answer) if !answer.head.status.is_server_error() => {
                     exchange.answered(answer.head.status);
+                    exchange.hand_on();
                     return Ok(answer);
                 }
                 asked => asked,
@@ -91,7 +92,10 @@ pub(super) async fn relay(
             let repeatable = whole && request.is_idempotent() && !exchange.has_told();
             repeatable.then(|| tries.another(exchange, fault, status)).flatten()
         });
-        let Some(next) = next else { return asked.map_err(refusal) };
+        let Some(next) = next else {
+            exchange.hand_on();
+            return asked.map_err(refusal);
+        };
         if let Ok(answer) = asked {
             guard = answer.source.give_up();
         }
