@@ -81,15 +81,21 @@ async fn pass(
     exchange.origin = address::origin(exchange, head.headers());
     early_denial::address(exchange)?;
     let mut arrived = arrive(exchange, head);
-    in_flight::early(exchange)?;
+    if in_flight::is_at_stake(exchange) {
+        in_flight::early(exchange)?;
+    }
     if arrived.is_ok() {
         arrived = identify::caller(exchange, head).map(|caller| exchange.caller = Some(caller));
     }
     early_denial::identity(exchange)?;
-    in_flight::enter(exchange, head.headers()).await?;
+    if in_flight::is_at_stake(exchange) && in_flight::must_wait(exchange)? {
+        Box::pin(in_flight::wait(exchange, head.headers())).await?;
+    }
     judge::judge(exchange, head.headers(), Purpose::Decide).await?;
     arrived?;
-    in_flight::enter(exchange, head.headers()).await?; // unless it has had to wait for its turn
+    if exchange.room.was_left() && in_flight::must_wait(exchange)? {
+        Box::pin(in_flight::wait(exchange, head.headers())).await?;
+    }
     let (route, _) = exchange.found()?;
     let mut request = forward::prepare(exchange, route, request)?;
     relay::relay(exchange, route, &mut request).await

@@ -58,6 +58,8 @@ pub struct Snapshot {
     pub overload: Overload,
     /// Places for requests in this process, where they are limited.
     pub gate: Option<Arc<Gate>>,
+    /// Whether places are limited anywhere.
+    pub gated: bool,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
     /// Where counters survive a restart.
@@ -296,7 +298,10 @@ impl Snapshot {
         let plans = config.plans.into_iter();
         let plans = plans.map(|plan| Plan { name: plan.name, priority: plan.priority });
         let plans: Box<[Plan]> = plans.collect();
+        let gate = gate(&config.overload, lasting.previous);
         Self {
+            gated: gate.is_some() || upstreams.iter().any(|upstream| upstream.gate.is_some()),
+            gate,
             generation: lasting.previous.map_or(1, |previous| previous.generation + 1),
             loaded_at,
             router,
@@ -311,7 +316,6 @@ impl Snapshot {
             headers: config.headers,
             server: config.server,
             overload: config.overload,
-            gate: gate(&config.overload, lasting.previous),
             saved: config.saved,
             access_log: config.access_log,
         }

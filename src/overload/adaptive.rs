@@ -327,13 +327,18 @@ impl Adaptive {
 
     /// Moves the limit, if there has been enough to move it by.
     fn close(&mut self, now: Micros) {
-        let window = self.window;
-        let pace = window.pace.mean().exp2();
-        let length = ((pace * PACES) as Micros).clamp(SHORTEST, LONGEST);
-        if f64::from(window.answers) < ENOUGH || now.saturating_sub(window.since) < length {
+        let window = &self.window;
+        let lasted = now.saturating_sub(window.since);
+        if f64::from(window.answers) < ENOUGH || lasted < SHORTEST {
             return;
         }
-        self.window = Window { since: now, ..Window::default() };
+        let pace = window.pace.mean().exp2();
+        let length = ((pace * PACES) as Micros).clamp(SHORTEST, LONGEST);
+        if lasted < length {
+            return;
+        }
+        let window =
+            std::mem::replace(&mut self.window, Window { since: now, ..Window::default() });
         self.took = window.took.mean().exp2() as Micros;
         let told = f64::from(window.told) / f64::from(window.answers);
         let known = window.slowness.count >= ENOUGH / 2.0;

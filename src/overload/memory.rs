@@ -88,14 +88,18 @@ impl Group {
     }
 
     fn used(&self) -> Option<f64> {
-        let used = number(&self.folder.join(self.files.used))?;
+        let (used, limit) = (number(&self.folder.join(self.files.used))?, self.limit()?);
+        // Most of the time there is no need to look any closer.
+        if used < limit / 2 {
+            return Some(used as f64 / limit as f64);
+        }
         let stat = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
         let of = |line: &str| {
             let (name, bytes) = line.split_once(' ')?;
             self.files.forgettable.contains(&name).then(|| bytes.parse::<u64>().ok())?
         };
         let forgettable: u64 = stat.lines().filter_map(of).sum();
-        Some(used.saturating_sub(forgettable) as f64 / self.limit()? as f64)
+        Some(used.saturating_sub(forgettable) as f64 / limit as f64)
     }
 }
 

@@ -17,13 +17,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The places that a request has.
+/// The places that a request has. Most have none, and need no room for it.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Room(Option<Box<Places>>);
+
+#[derive(Debug, Default)]
+struct Places {
     /// The process has said that it may go on.
     seated: bool,
     /// In this process, until its answer is out.
     seat: Option<Place>,
+    /// It has left its place at the upstream to somebody else, and needs another.
+    left: bool,
     /// At its upstream, until its answer has ended; or until it has begun, if that is what counts.
     place: Option<Place>,
     /// The upstream was asked, and the answer is of interest.
@@ -38,9 +43,20 @@ struct Asked {
 }
 
 impl Room {
+    fn have(&mut self, place: Option<Place>) {
+        self.0.get_or_insert_default().place = place;
+    }
+
     /// It has to wait for something else: somebody else can use the place meanwhile.
     pub(super) fn step_aside(&mut self) {
-        self.place = None;
+        if let Some(places) = &mut self.0 {
+            places.left |= places.place.take().is_some();
+        }
+    }
+
+    /// Whether it needs another place.
+    pub(super) fn was_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|places| places.left)
     }
 }
 
@@ -63,29 +79,35 @@ impl Exchange {
     }
 
     /// The answer has ended, or there will be none: the place is free.
+    #[inline]
     pub(super) fn leave_upstream(&mut self) {
-        self.gave_up();
-        self.room.place = None;
+        if self.room.0.is_some() {
+            self.gave_up();
+            self.room.step_aside();
+        }
     }
 
     /// The answer is out.
+    #[inline]
     pub(super) fn leave(&mut self) {
         self.leave_upstream();
-        self.room.seat = None;
+        self.room.0 = None;
     }
 
     /// The upstream is asked now, and sent this.
     #[inline]
     pub(super) fn ask(&mut self, upload: Option<Rc<Progress>>) {
-        if self.room.place.as_ref().is_some_and(Place::is_watched) {
-            self.room.asked = Some(Asked { at: self.worker.gateway.clock.now(), upload });
+        if let Some(places) = &mut self.room.0
+            && places.place.as_ref().is_some_and(Place::is_watched)
+        {
+            places.asked = Some(Asked { at: self.worker.gateway.clock.now(), upload });
         }
     }
 
     /// The head of an answer has come: how long it took tells how the upstream is doing.
     #[inline]
     pub(super) fn answered(&mut self, status: StatusCode) {
-        if self.room.asked.is_some() {
+        if self.room.0.is_some() {
             self.watch(Some(status));
         }
     }
@@ -93,21 +115,28 @@ impl Exchange {
     /// The answer is handed on. Where it is found out how many places there are, they are for those who
     /// wait for a head: whoever takes their time to read what follows, or to say it, takes nobody's.
     #[inline]
-    pub(super) fn hand_on(&mut self) {
-        self.room.place.take_if(|place| place.is_watched());
+    pub(super) fn hand_on(&mut self, status: StatusCode) {
+        self.answered(status);
+        if let Some(places) = &mut self.room.0 {
+            places.place.take_if(|place| place.is_watched());
+        }
     }
 
     /// No answer has come so far, and none is waited for any longer.
     pub(super) fn gave_up(&mut self) {
-        if self.room.asked.is_some() {
+        if self.room.0.is_some() {
             self.watch(None);
         }
     }
 
+    #[cold]
     fn watch(&mut self, status: Option<StatusCode>) {
+        let asked = self.room.0.as_mut().and_then(|places| places.asked.take());
+        let Some(Asked { at, upload }) = asked else { return };
         let (now, pace) = (self.worker.gateway.clock.now(), self.route().map_or(0, |r| r.pace));
-        let Room { place: Some(place), asked, .. } = &mut self.room else { return };
-        let Some(Asked { at, upload }) = asked.take() else { return };
+        let Some(place) = self.room.0.as_ref().and_then(|places| places.place.as_ref()) else {
+            return;
+        };
         let since = upload.map_or(Some(at), |upload| upload.ended());
         // Whoever answers before having heard everything has not worked on it.
         let Some(waited) = since.map(|since| now.saturating_sub(since)) else { return };
@@ -122,12 +151,19 @@ impl Exchange {
 
     /// The upstream failed: whatever that took is no measure.
     pub(super) fn failed(&mut self) {
-        self.room.asked = None;
+        if let Some(places) = &mut self.room.0 {
+            places.asked = None;
+        }
     }
 }
 
-/// Asks the process for room, if it is known already how important the request is.
+/// Whether there is anything to ask: nothing is limited, and nothing is late, for most.
 #[inline]
+pub(super) fn is_at_stake(exchange: &Exchange) -> bool {
+    exchange.snapshot().gated || exchange.worker.pressure.level() > 0.0
+}
+
+/// Asks the process for room, if it is known already how important the request is.
 pub(super) fn early(exchange: &mut Exchange) -> Result<(), Refusal> {
     match exchange.priority() {
         Some(priority) => be_seated(exchange, priority),
@@ -135,9 +171,9 @@ pub(super) fn early(exchange: &mut Exchange) -> Result<(), Refusal> {
     }
 }
 
-#[inline]
 fn be_seated(exchange: &mut Exchange, priority: Priority) -> Result<(), Refusal> {
-    if std::mem::replace(&mut exchange.room.seated, true) {
+    let places = exchange.room.0.get_or_insert_default();
+    if std::mem::replace(&mut places.seated, true) {
         return Ok(());
     }
     let refused = |why| Refusal::Overloaded { why, priority };
@@ -147,47 +183,46 @@ fn be_seated(exchange: &mut Exchange, priority: Priority) -> Result<(), Refusal>
     if let Some(gate) = &exchange.generation.snapshot.gate {
         let crowded = priority == Priority::Sheddable && fastrand::f64() < gate.crowd();
         let seat = (!crowded).then(|| gate.enter(priority, exchange.started)).flatten();
-        exchange.room.seat = Some(seat.ok_or_else(|| refused(Shed::InFlight))?);
+        places.seat = Some(seat.ok_or_else(|| refused(Shed::InFlight))?);
     }
     Ok(())
 }
 
-/// Asks for room wherever the request has none yet. It may have to wait for a moment.
-#[inline]
-pub(super) async fn enter(exchange: &mut Exchange, headers: &HeaderMap) -> Result<(), Refusal> {
+/// Asks for room wherever the request has none yet. Says whether it has to [wait](wait).
+pub(super) fn must_wait(exchange: &mut Exchange) -> Result<bool, Refusal> {
     let priority = exchange.priority().unwrap_or_default();
     be_seated(exchange, priority)?;
-    if exchange.room.place.is_some() || exchange.caller.is_none() {
-        return Ok(()); // it will be refused for its credentials
+    let has_place = exchange.room.0.as_ref().is_some_and(|places| places.place.is_some());
+    if has_place || exchange.caller.is_none() {
+        return Ok(false); // it will be refused for its credentials
     }
-    let generation = Rc::clone(&exchange.generation);
-    let Some(route) = exchange.route() else { return Ok(()) };
-    let upstream = &generation.snapshot.upstreams[route.upstream];
-    let Some(gate) = &upstream.gate else { return Ok(()) };
-    let judged = !exchange.judgement.said.is_empty();
-    let now = if judged { exchange.worker.gateway.clock.now() } else { exchange.started };
-    exchange.room.place = gate.enter(priority, now);
-    if exchange.room.place.is_none() {
-        let max_wait = upstream.config.concurrency.map_or(Duration::ZERO, |c| c.max_wait);
-        // Few come this far, and the others need no room for it.
-        Box::pin(wait(exchange, headers, gate, priority, max_wait)).await?;
-    }
-    Ok(())
+    let Some((gate, _)) = gate(exchange) else { return Ok(false) };
+    let now = if exchange.room.was_left() {
+        exchange.worker.gateway.clock.now()
+    } else {
+        exchange.started
+    };
+    let place = gate.enter(priority, now);
+    let full = place.is_none();
+    exchange.room.have(place);
+    Ok(full)
+}
+
+/// The gate of its upstream, and how long it may be waited at.
+fn gate(exchange: &Exchange) -> Option<(&Arc<Gate>, Duration)> {
+    let upstream = &exchange.snapshot().upstreams[exchange.route()?.upstream];
+    Some((upstream.gate.as_ref()?, upstream.config.concurrency?.max_wait))
 }
 
 /// Waits for a place. Whoever is over a limit of their own hears that instead.
-async fn wait(
-    exchange: &mut Exchange,
-    headers: &HeaderMap,
-    gate: &Arc<Gate>,
-    priority: Priority,
-    max_wait: Duration,
-) -> Result<(), Refusal> {
-    let judged = !exchange.judgement.said.is_empty();
+pub(super) async fn wait(exchange: &mut Exchange, headers: &HeaderMap) -> Result<(), Refusal> {
+    let judged = exchange.room.was_left();
     if !judged {
         judge::judge(exchange, headers, Purpose::Foresee).await?;
     }
+    let priority = exchange.priority().unwrap_or_default();
     let full = |Full| Refusal::Overloaded { why: Shed::Upstream, priority };
+    let Some((gate, max_wait)) = gate(exchange) else { return Ok(()) };
     // Who is charged already is not turned away for the length of a queue.
     let (caller, now) = (judge::hash_of(exchange), exchange.worker.gateway.clock.now());
     let mut waiting = gate.wait(priority, caller, judged, now).map_err(full)?;
@@ -197,6 +232,6 @@ async fn wait(
     // Limits decide by the moment in which it goes on.
     exchange.decides = exchange.worker.gateway.clock.now();
     place.begins(exchange.decides);
-    exchange.room.place = Some(place);
+    exchange.room.have(Some(place));
     Ok(())
 }

@@ -59,11 +59,7 @@ pub(super) async fn relay(
         let asked = match request {
             // Most of them are answered, and the answer is handed on as it is.
             Prepared::Http1(request) => match way.send(exchange, request, &mut guard).await {
-                Ok(answer) if !answer.head.status.is_server_error() => {
-                    exchange.answered(answer.head.status);
-                    exchange.hand_on();
-                    return Ok(answer);
-                }
+                Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),
                 asked => asked,
             },
             // Fewer have it, and the others need no room for it.
@@ -80,7 +76,7 @@ pub(super) async fn relay(
             }
         };
         match (status, fault) {
-            (Some(status), _) => exchange.answered(status),
+            (Some(_), _) => {}
             (None, Some(Fault::Late)) => exchange.gave_up(),
             (None, _) => exchange.failed(),
         }
@@ -92,10 +88,10 @@ pub(super) async fn relay(
             let repeatable = whole && request.is_idempotent() && !exchange.has_told();
             repeatable.then(|| tries.another(exchange, fault, status)).flatten()
         });
-        let Some(next) = next else {
-            exchange.hand_on();
-            return asked.map_err(refusal);
-        };
+        let Some(next) = next else { return asked.map_err(refusal) };
+        if let Some(status) = status {
+            exchange.answered(status);
+        }
         if let Ok(answer) = asked {
             guard = answer.source.give_up();
         }

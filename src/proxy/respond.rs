@@ -25,6 +25,7 @@ use std::time::Duration;
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
     let Answer { head: Head { status, headers, private, .. }, source, switched } = answer;
+    exchange.hand_on(status);
     let mut response = Response::new(Body::Empty);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     if let Some(settlement) = &mut exchange.settlement {
