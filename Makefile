@@ -34,7 +34,7 @@ restarts: build ## A thousand reloads, and restarts by systemd's sockets and SIG
 slow: build ## Slow clients by the hundreds (slowhttptest), while others are served
 	scripts/soak/slow.sh target/release/sluice $(ARGS)
 
-shuttle: ## The memory store's locks under orders of events that chance would not find
+shuttle: ## Locks of the memory store and of gates under orders of events that chance would not find
 	RUSTFLAGS="--cfg shuttle" cargo test --target-dir target/shuttle --lib shuttled
 
 load: ## Tests that take minutes: bursts, storms, a minute of stress

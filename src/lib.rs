@@ -10,7 +10,8 @@
 //! 3. [`destination`](proxy::destination): exactly one host, one spelling of the path → the route.
 //! 4. `early_denial`: callers who are banned are turned away before anything else is done.
 //! 5. [`identify`](proxy::identify): the user and the API key, verified.
-//! 6. `in_flight`: whether there is room for it now, in this process and at its upstream.
+//! 6. `in_flight`: whether there is room for it now: in this process, which is asked before
+//!    credentials are looked at unless a plan has a say, and at its upstream.
 //! 7. [`judge`](proxy::judge): all limits decide together, and all are charged or none is.
 //! 8. `forward` and [`relay`](proxy::relay): the backend's request is made, an endpoint is picked,
 //!    bodies stream both ways.

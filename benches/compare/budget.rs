@@ -42,6 +42,9 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     };
     most("forwarded, CPU × nginx", to_nginx("forwarded", cpu), 1.0);
     most("rejected, CPU × nginx", to_nginx("rejected", cpu), 0.75);
+    let guarded = |scenario| report.ratio(report.row(scenario, "sluice-overload")?, "sluice", cpu);
+    most("forwarded, overload protection, CPU × without", guarded("forwarded"), 1.1);
+    most("rejected, overload protection, CPU × without", guarded("rejected"), 1.1);
     most("moderate load, p50 × nginx", to_nginx("moderate", |s| s.p50_micros), 1.0);
     most("moderate load, p99 × nginx", to_nginx("moderate", |s| s.p99_micros), 1.0);
     most("1 MiB down, CPU × nginx's better mode", to_better("down"), 0.4);

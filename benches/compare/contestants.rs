@@ -19,6 +19,8 @@ pub(crate) enum Contestant {
     /// Ours, sharing its limits through Redis: every decision, or blocks of them.
     SluiceRedis,
     SluiceLeased,
+    /// Ours with everything against overload: places in the process and at the upstream, found out.
+    SluiceOverload,
     Haproxy,
     Envoy,
     Caddy,
@@ -37,6 +39,7 @@ impl Contestant {
             Self::NginxRedis => "nginx-redis",
             Self::SluiceRedis => "sluice-redis",
             Self::SluiceLeased => "sluice-leased",
+            Self::SluiceOverload => "sluice-overload",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::Caddy => "caddy",
@@ -65,7 +68,7 @@ impl Contestant {
     }
 
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Sluice | Self::SluiceRedis | Self::SluiceLeased)
+        matches!(self, Self::Sluice | Self::SluiceRedis | Self::SluiceLeased | Self::SluiceOverload)
     }
 
     fn needs_redis(self) -> bool {
@@ -267,7 +270,10 @@ impl Stage {
         let (program, _) = self.find(contestant).map_err(Failure::Said)?;
         let mut command = Command::new(program);
         match contestant {
-            Contestant::Sluice | Contestant::SluiceRedis | Contestant::SluiceLeased => {
+            Contestant::Sluice
+            | Contestant::SluiceRedis
+            | Contestant::SluiceLeased
+            | Contestant::SluiceOverload => {
                 let text = self.sluice(setup, port, contestant)?;
                 let file = self.write("gateway.yaml", &text)?;
                 let workers = setup.workers.to_string();
@@ -335,12 +341,12 @@ impl Stage {
       - {{ name: per-key, by: api_key, rate: 1000000/second{how} }}"
             )
         };
-        let store = if contestant == Contestant::Sluice {
-            "memory".to_owned()
-        } else {
+        let store = if contestant.needs_redis() {
             // Counters of their own: a limit that is used up is no other scenario's.
             let url = format!("redis://127.0.0.1:{}", self.redis_port());
             format!("{{ redis: {{ url: '{url}', prefix: b{port} }} }}")
+        } else {
+            "memory".to_owned()
         };
         let (limits, routes) = match &setup.limits {
             Limits::None => (String::new(), None),
@@ -375,7 +381,8 @@ impl Stage {
             }
             _ => text.to_owned(),
         };
-        Ok(self.fill(&text, port, &fields))
+        let text = self.fill(&text, port, &fields);
+        Ok(if contestant == Contestant::SluiceOverload { guarded(&text) } else { text })
     }
 
     fn nginx(&self, setup: &Setup, port: u16, variant: Contestant) -> String {
@@ -486,4 +493,14 @@ impl Stage {
         let fields = [("@LOG", if setup.log { log } else { "" })];
         self.fill(include_str!("peers/Caddyfile"), port, &fields)
     }
+}
+
+/// The same with everything against overload.
+fn guarded(yaml: &str) -> String {
+    let adaptive = "app: { endpoints: [http://$1], adaptive: { min: 10, max: 1000 } }";
+    let endpoint = yaml.split_once("app: http://").and_then(|(_, rest)| rest.split_once(" }"));
+    let endpoint = endpoint.map_or("", |(endpoint, _)| endpoint);
+    let yaml = yaml.replace(&format!("app: http://{endpoint}"), &adaptive.replace("$1", endpoint));
+    let yaml = yaml.replace("    upstream: app\n", "    upstream: app\n    priority: critical\n");
+    format!("{yaml}overload: {{ max_in_flight: 10000, reserve: {{ critical: 20% }} }}\n")
 }

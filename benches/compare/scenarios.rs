@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::report::Report;
 use Contestant::{
     Caddy, Envoy, Haproxy, Nginx, NginxErrorLog, NginxRedis, NginxUnbuffered, Sluice, SluiceLeased,
-    SluiceRedis,
+    SluiceOverload, SluiceRedis,
 };
 
 /// One thing to measure.
@@ -21,7 +21,8 @@ pub(crate) struct Scenario {
 
 /// Limits are no part of Caddy as it is shipped.
 const WITH_LIMITS: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy];
-const REJECTING: &[Contestant] = &[Nginx, NginxErrorLog, Sluice, Haproxy, Envoy];
+const FORWARDING: &[Contestant] = &[Nginx, Sluice, SluiceOverload, Haproxy, Envoy];
+const REJECTING: &[Contestant] = &[Nginx, NginxErrorLog, Sluice, SluiceOverload, Haproxy, Envoy];
 const WITHOUT: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy, Caddy];
 const BODIES: &[Contestant] = &[Nginx, NginxUnbuffered, Sluice, Haproxy, Envoy, Caddy];
 
@@ -40,7 +41,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             title: "forwarded; three layers of limits (ours), one per-IP limit (theirs)",
             setup: admit(),
             load: Load::small(),
-            contestants: WITH_LIMITS,
+            contestants: FORWARDING,
         },
         Scenario {
             key: "rejected",
