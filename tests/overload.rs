@@ -1,6 +1,7 @@
 //! More to do than can be done: places, priorities, and who hears what.
 
 use crate::common::backend::ok;
+use crate::common::redis::Redis;
 use crate::common::{Backend, Connection, Gateway, Reply, eventually};
 use crate::stopping::Process;
 use parking_lot::{Condvar, Mutex};
@@ -399,6 +400,34 @@ fn grpc_hears_it_in_its_own_terms() {
     let reply = gateway.send("POST", "/", &[("content-type", "application/grpc")], b"");
     assert_eq!((reply.status, reply.header("grpc-status")), (200, Some("14")));
     assert!((2..=4).contains(&reply.number("retry-after")));
+}
+
+/// A ceiling for all, in parts that a fleet shares, with places behind it.
+#[test]
+fn what_is_turned_away_charges_no_shared_limit() {
+    let held = Held::start();
+    let redis = Redis::start();
+    let more = format!(
+        "store: {{ redis: {{ url: '{}' }} }}
+headers: {{ retry_jitter: 0% }}
+limits:
+  - {{ name: own, by: ip, rate: 10/hour }}
+  - {{ name: ceiling, by: global, rate: 6/hour, shards: 2 }}",
+        redis.url()
+    );
+    let gateway = Gateway::start_in_real_time(&held.yaml("{ max: 1, queue: 0 }", &more));
+    let mut first = ask(&gateway, "/");
+    held.works_on(1);
+    assert_eq!(gateway.statuses("/", &[], 20), [503; 20]);
+    held.free(100);
+    assert_eq!(answer(&mut first).number("x-ratelimit-remaining"), 9);
+    // One part of the ceiling is the caller's: half of it, of which one is used.
+    let rest: Vec<Reply> = (0..3).map(|_| gateway.get("/")).collect();
+    assert_eq!(rest.iter().map(|reply| reply.status).collect::<Vec<_>>(), [200, 200, 503]);
+    assert_eq!(rest[1].number("x-ratelimit-remaining"), 7);
+    // It is the ceiling that speaks now: there are places.
+    assert!(rest[2].number("retry-after") > 600, "{:?}", rest[2]);
+    assert_eq!(held.backend.count(), 3);
 }
 
 /// A cgroup of which so much is used.

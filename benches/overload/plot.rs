@@ -48,7 +48,7 @@ pub(crate) fn draw(report: &Report) -> Vec<(&'static str, String)> {
             Line { class: "theirs", name: "no limit", points: of(false, value) },
         ]
     };
-    let loads = ("requests, in terms of what the backend can do", vec![0.5, 1.0, 2.0, 5.0, 10.0]);
+    let loads = ("load, 1 is what the backend can do", vec![0.5, 1.0, 2.0, 5.0, 10.0]);
     let goodput = Chart {
         title: "Answered within a second",
         subtitle: "as a share of what the backend can do",
@@ -65,7 +65,7 @@ pub(crate) fn draw(report: &Report) -> Vec<(&'static str, String)> {
     };
     let priorities = Chart {
         title: "Who is answered, by priority",
-        subtitle: "critical requests ask for 30% of the capacity, the others for the rest in equal parts",
+        subtitle: "critical requests ask for 30% of the capacity",
         x: loads,
         y: ("%", vec![0.0, 25.0, 50.0, 75.0, 100.0]),
         logarithmic: true,

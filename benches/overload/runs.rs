@@ -269,7 +269,8 @@ fn percentile(asked: &[Asked], share: f64) -> f64 {
 /// Three times the capacity for thirty seconds, in the middle third of which half of it is gone.
 fn halved(binary: &Path) -> Result<Vec<Moment>, Failure> {
     let backend = Backend::start(WORKERS, SERVICE)?;
-    let gateway = Gateway::start(binary, &backend, ADAPTIVE, ROUTES)?;
+    let routes = "routes: [{ path: /, upstream: app }]";
+    let gateway = Gateway::start(binary, &backend, ADAPTIVE, routes)?;
     let (whole, mut moments) = (backend.capacity(), Vec::new());
     let traffic = [Traffic::new("/", 3.0 * whole)];
     let asked = ask(gateway.address, &traffic, Duration::from_secs(30), |elapsed| {
@@ -279,6 +280,7 @@ fn halved(binary: &Path) -> Result<Vec<Moment>, Failure> {
         let places = gateway.reading("sluice_upstream_places{").unwrap_or_default();
         moments.push(Moment { seconds, places, workers: workers as f64, goodput: 0.0 });
     })?;
+    smooth(&mut moments);
     for moment in &mut moments {
         let ended = |asked: &&Asked| {
             let end = (asked.at + asked.took).as_secs_f64();
@@ -288,6 +290,15 @@ fn halved(binary: &Path) -> Result<Vec<Moment>, Failure> {
         moment.goodput = asked.iter().filter(ended).count() as f64 / capacity;
     }
     Ok(moments)
+}
+
+/// The number moves with every window: what counts is around which it does.
+fn smooth(moments: &mut [Moment]) {
+    let places: Vec<f64> = moments.iter().map(|moment| moment.places).collect();
+    for (index, moment) in moments.iter_mut().enumerate() {
+        let around = &places[index.saturating_sub(2)..(index + 3).min(places.len())];
+        moment.places = around.iter().sum::<f64>() / around.len() as f64;
+    }
 }
 
 /// Everybody may ask twenty times a second. The backend has room for twice as much as all of them.

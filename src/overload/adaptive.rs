@@ -44,9 +44,10 @@ const STEEPEST: f64 = 0.5;
 /// the limit shrinks by what is beyond it. Some routes always say so.
 const BY_CHANCE: f64 = 0.1;
 
-/// The share of what was under way lately that a backend has no queue for. Times the balance (about
-/// 1.3 times what can be worked on) it must be less than one.
-const CALM: f64 = 0.5;
+/// The share of the most that was under way lately that a backend has no queue for. Times the balance
+/// (about 1.3 times what can be worked on, and half as much again in the worst moment) it must be less
+/// than one.
+const CALM: f64 = 0.42;
 
 /// How many calm answers make a lesson, and how many are remembered.
 const LESSON: u32 = 24;

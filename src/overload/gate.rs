@@ -24,6 +24,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+/// Fewer places than this are few.
+const FEW: u32 = 8;
+
 /// The longest queue: it is looked through by whoever leaves.
 const LONGEST: u32 = 1000;
 
@@ -70,8 +73,8 @@ struct Queue {
     length: Option<u32>,
     /// The share that is kept for critical requests.
     reserve: f64,
-    /// Places that are not used for a moment: whoever would have one waits in the queue.
-    unused: u32,
+    /// How many more may wait while some places are not used for a moment.
+    more: u32,
     entries: Vec<Entry>,
     next_ticket: u64,
     served: Served,
@@ -205,7 +208,8 @@ impl Gate {
     #[expect(clippy::cast_sign_loss, reason = "a share of a count is no less than nothing")]
     fn set_places(&self, all: u32, used: u32, calm_below: u32) {
         let mut queue = self.queue.lock();
-        queue.unused = all.saturating_sub(used);
+        // With a few places only, a dip takes long, and whoever waits it out waits for too long.
+        queue.more = if all < FEW { 0 } else { all.saturating_sub(used) / 2 };
         let kept = (f64::from(all) * queue.reserve) as u32;
         // Whatever is kept, one is left for the others.
         let places = Pair { all, ordinary: (all - kept).min(used).max(1) };
@@ -266,7 +270,7 @@ impl Gate {
         self.search(|search| search.pass(now));
         let mut queue = self.queue.lock();
         let usual = || usual_length(self.places().all, priority);
-        let length = queue.length.unwrap_or_else(usual) + queue.unused;
+        let length = queue.length.unwrap_or_else(usual) + queue.more;
         let length = if insists { LONGEST } else { length.min(LONGEST) };
         let own = |entry: &&Entry| (entry.priority, entry.caller) == (priority, caller);
         let behind = queue.entries.iter().filter(own).count() as u32;
