@@ -13,8 +13,8 @@
 //! those who had one. The queue is for moments: it holds half of what may be under way (for critical
 //! requests twice as much as may be), unless the file says otherwise, so that whoever waits in it
 //! waits about half as long as an answer takes.
-//! First come, first served: last come, first served, which is what long queues want, was measured
-//! to give the same goodput and worse tails with one as short as this (`make overload`).
+//! First come, first served: the other way round, which is what long queues want, was tried and gave
+//! the same goodput and longer tails with one as short as this.
 
 use super::adaptive::{Adaptive, Start};
 use crate::clock::Micros;
