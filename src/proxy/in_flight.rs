@@ -188,7 +188,7 @@ fn be_seated(exchange: &mut Exchange, priority: Priority) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Asks for room wherever the request has none yet. Says whether it has to [wait](wait).
+/// Asks for room wherever the request has none yet. Says whether it has to [`wait`].
 pub(super) fn must_wait(exchange: &mut Exchange) -> Result<bool, Refusal> {
     let priority = exchange.priority().unwrap_or_default();
     be_seated(exchange, priority)?;
