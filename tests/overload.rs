@@ -116,7 +116,7 @@ fn waiting(gateway: &Gateway, count: usize) {
 fn an_upstream_is_given_no_more_at_once_than_it_can_take() {
     let held = Held::start();
     let quiet = "logging: { access: { sample: { rejected: 0% } } }";
-    let gateway = held.behind("{ max: 2, queue: 1 }", quiet);
+    let gateway = held.behind("{ max: 2, queue: 1, max_wait: 1h }", quiet);
     let mut first = [ask(&gateway, "/"), ask(&gateway, "/")];
     held.works_on(2);
     let mut third = ask(&gateway, "/");
@@ -142,6 +142,7 @@ fn whoever_waits_too_long_is_turned_away_and_whoever_leaves_is_forgotten() {
     let began = Instant::now();
     assert_eq!(gateway.get("/").status, 503);
     assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    gateway.reload(&held.yaml("{ max: 1, max_wait: 1h }", "")).unwrap();
     let leaves = ask(&gateway, "/");
     waiting(&gateway, 1);
     drop(leaves);
@@ -375,6 +376,27 @@ fn an_answer_has_its_place_to_its_end_unless_places_are_found_out() {
 }
 
 #[test]
+fn an_upload_that_is_waited_for_takes_nobodys_place_where_places_are_found_out() {
+    let held = Held::start();
+    let gateway = held.behind("{ adaptive: { min: 1, max: 1 }, max_wait: 1h }", "");
+    let mut upload = gateway.connect();
+    upload.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhello");
+    let taken = || {
+        let snapshot = gateway.server().gateway().snapshot.load();
+        snapshot.upstreams[0].gate.as_ref().unwrap().reading().taken
+    };
+    eventually("the backend has the head", || (held.backend.connections() == 1).then_some(()));
+    eventually("the place is free", || (taken() == 0).then_some(()));
+    assert_eq!(gateway.get("/free").status, 200);
+    upload.write(b"world");
+    held.works_on(1);
+    assert_eq!(taken(), 1);
+    held.free(1);
+    assert_eq!(upload.read_reply("POST").status, 200);
+    eventually("it is over", || (taken() == 0).then_some(()));
+}
+
+#[test]
 fn a_body_that_nobody_reads_takes_nobodys_place() {
     let held = Held::start();
     held.free(10);
@@ -386,8 +408,10 @@ fn a_body_that_nobody_reads_takes_nobodys_place() {
     slow.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n");
     let in_flight = || gateway.server().gateway().metrics.in_flight();
     eventually("it is there", || (in_flight() == 1).then_some(()));
-    let snapshot = gateway.server().gateway().snapshot.load();
-    assert_eq!(snapshot.upstreams[0].gate.as_ref().unwrap().reading().taken, 0);
+    eventually("its place is free", || {
+        let snapshot = gateway.server().gateway().snapshot.load();
+        (snapshot.upstreams[0].gate.as_ref().unwrap().reading().taken == 0).then_some(())
+    });
     assert_eq!(slow.read_reply("POST").status, 429);
 }
 
@@ -455,11 +479,15 @@ fn sheddable_requests_are_refused_when_memory_runs_short() {
     assert_eq!(statuses("/report"), [200; 20]);
     use_memory(root.path(), 95);
     eventually("it is noticed", || (gateway.get("/report").status == 503).then_some(()));
-    eventually("by both workers", || (statuses("/report") == [503; 20]).then_some(()));
+    eventually("and for all of them", || (statuses("/report") == [503; 20]).then_some(()));
     assert_eq!((statuses("/"), statuses("/pay")), (vec![200; 20], vec![200; 20]));
-    let page = Connection::open(gateway.admin()).get("/metrics").text().to_owned();
+    let page = eventually("both workers know", || {
+        let page = Connection::open(gateway.admin()).get("/metrics").text().to_owned();
+        let level =
+            |worker| page.contains(&format!("sluice_overload_level{{worker=\"{worker}\"}} 1\n"));
+        (level(0) && level(1)).then_some(page.clone())
+    });
     assert!(page.contains("sluice_memory_used_ratio 0.95\n"), "{page}");
-    assert!(page.contains("sluice_overload_level{worker=\"0\"} 1\n"), "{page}");
     assert!(!page.contains("sluice_shed_total{reason=\"memory\",priority=\"sheddable\"} 0\n"));
     assert!(page.contains("sluice_shed_total{reason=\"memory\",priority=\"normal\"} 0\n"));
     use_memory(root.path(), 120);

@@ -161,12 +161,17 @@ pub(super) fn check(
 ) {
     let of_routes = routes.iter().map(|route| route.priority);
     let mut priorities = of_routes.chain(plans.iter().map(|plan| plan.priority));
-    if overload.reserve > 0.0 && !priorities.any(|p| p == Some(Priority::Critical)) {
-        let reserve = match &node.kind {
-            Kind::Map(entries) => entries.iter().find(|(key, _)| key.name == "reserve"),
-            _ => None,
-        };
+    let critical = priorities.any(|priority| priority == Some(Priority::Critical));
+    let field = |name: &str| match &node.kind {
+        Kind::Map(entries) => entries.iter().find(|(key, _)| key.name == name),
+        _ => None,
+    };
+    if overload.reserve > 0.0 && !critical {
         let message = "a share is kept for critical requests, but no route and no plan is critical";
-        cx.warn(reserve.map_or(node, |(_, node)| node), message);
+        cx.warn(field("reserve").map_or(node, |(_, node)| node), message);
+    }
+    if overload.reserve <= 0.0 && critical && overload.max_in_flight.is_some() {
+        let message = "without 'reserve', critical requests find the process as full as others do";
+        cx.warn(field("max_in_flight").map_or(node, |(_, node)| node), message);
     }
 }

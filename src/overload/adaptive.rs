@@ -56,6 +56,7 @@ const MEMORY: f64 = 400.0;
 /// By how many standard errors, and by which power of two, a lesson differs that brings something new;
 /// and how much of the difference is believed if it says that answers take longer.
 const SURE: f64 = 2.5;
+const VERY_SURE: f64 = 4.0;
 const SLIGHT: f64 = 0.05;
 const BELIEVED: f64 = 0.8;
 
@@ -71,6 +72,7 @@ const DIP_SHARE: u64 = 30;
 const DIP_EVERY: Micros = 3_000_000;
 const DIP_SOONER: u64 = 6;
 const LONGEST_DIP: Micros = 1_000_000;
+const SLOW: Micros = 500_000;
 
 /// How long it is remembered how many were under way: in terms of how long answers take, because what
 /// is learnt from them takes longer, and at least.
@@ -119,7 +121,8 @@ pub struct Adaptive {
     peaks_since: Micros,
     /// How long answers took in the last window.
     took: Micros,
-    /// When there was a lesson last, and whether it brought nothing new.
+    /// There was a lesson. When the last one was, and whether it brought nothing new.
+    knows: bool,
     learnt: Micros,
     settled: bool,
     /// The dip that is under way.
@@ -178,6 +181,7 @@ impl Adaptive {
             peaks: [0; 2],
             peaks_since: 0,
             took: 0,
+            knows: false,
             learnt: 0,
             settled: false,
             dip: None,
@@ -213,7 +217,7 @@ impl Adaptive {
 
     /// A request that begins while at most so many are under way, itself included, is a calm one.
     pub fn calm_below(&self) -> u32 {
-        if self.paces.iter().all(|pace| pace.known.is_empty()) {
+        if !self.knows {
             return u32::MAX; // anything is better than to know nothing
         }
         self.dip.map_or_else(|| self.calm(), |dip| dip.limit)
@@ -245,7 +249,10 @@ impl Adaptive {
     pub fn pass(&mut self, now: Micros) {
         match self.dip {
             None => self.close(now),
-            Some(dip) if now >= dip.until => self.end_dip(now),
+            Some(dip) if now >= dip.until => {
+                self.settled = true; // it was no use: the next one can wait
+                self.end_dip(now);
+            }
             Some(_) => {}
         }
     }
@@ -270,7 +277,7 @@ impl Adaptive {
     /// The backend says by itself that it is overloaded.
     pub fn told(&mut self, start: Start, now: Micros) {
         if start.at >= self.window.since {
-            self.window.answers += 1;
+            self.window.began(start);
             self.window.told += 1;
         }
         self.pass(now);
@@ -293,7 +300,7 @@ impl Adaptive {
             return;
         }
         let lately = std::mem::take(&mut pace.lately);
-        if lately.mean() < pace.known.mean() && !pace.known.agrees_with(&lately) {
+        if lately.mean() < pace.known.mean() && !pace.known.agrees_with(&lately, VERY_SURE) {
             (pace.known, self.settled) = (lately, false);
         }
     }
@@ -312,7 +319,8 @@ impl Adaptive {
         if pace.known.is_empty() {
             pace.since = now;
         }
-        (self.settled, self.learnt) = (pace.known.agrees_with(&lesson), now);
+        (self.settled, self.learnt) = (pace.known.agrees_with(&lesson, SURE), now);
+        self.knows = true;
         let longer = lesson.mean() - pace.known.mean();
         pace.known = match self.settled {
             true => pace.known.and(&lesson),
@@ -359,7 +367,9 @@ impl Adaptive {
         }
         let pause = DIP_EVERY.max(self.dipped * DIP_SHARE);
         let pause = if self.settled && known { pause } else { pause / DIP_SOONER };
-        if window.full * 2 > window.answers && now.saturating_sub(self.learnt) > pause {
+        // Where answers take long, so would a dip, and where nothing can change nothing is asked.
+        let worth_it = self.took < SLOW && self.min < self.max;
+        if worth_it && window.full * 2 > window.answers && now.saturating_sub(self.learnt) > pause {
             let until = now + LONGEST_DIP.max(length * 4);
             self.dip = Some(Dip { began: now, until, limit: self.calm() });
         }
@@ -377,6 +387,11 @@ impl Window {
             self.slowness.add(took - pace.mean());
         }
         self.took.add(took);
+        self.began(start);
+    }
+
+    /// Takes note of how much was under way.
+    fn began(&mut self, start: Start) {
         self.answers += 1;
         self.peak = self.peak.max(start.share);
         self.full += u32::from(start.share >= 0.9);
@@ -420,8 +435,8 @@ impl Average {
         self.mean() - self.doubt().sqrt()
     }
 
-    fn agrees_with(&self, other: &Self) -> bool {
-        let doubt = SLIGHT + SURE * (self.doubt() + other.doubt()).sqrt();
+    fn agrees_with(&self, other: &Self, sure: f64) -> bool {
+        let doubt = SLIGHT + sure * (self.doubt() + other.doubt()).sqrt();
         !self.is_empty() && (self.mean() - other.mean()).abs() <= doubt
     }
 
@@ -485,8 +500,14 @@ mod tests {
         assert_eq!(search.limit(), 1000);
         answers(&mut search, &mut now, 2000, |number| number % 3 == 0);
         assert!(search.limit() < 50, "{}", search.limit());
+    }
+
+    #[test]
+    fn who_says_nothing_but_that_it_is_too_much_is_heard() {
+        let (mut search, mut now) = (search(), 0);
+        answers(&mut search, &mut now, 2000, |_| false);
         answers(&mut search, &mut now, 2000, |_| true);
-        assert!(search.limit() <= 2, "who says nothing else is heard: {}", search.limit());
+        assert!(search.limit() <= 2, "{}", search.limit());
     }
 
     #[test]

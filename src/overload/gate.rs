@@ -20,6 +20,7 @@ use super::adaptive::{Adaptive, Start};
 use crate::clock::Micros;
 use crate::config::model::{Concurrency, Places, Priority};
 use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -97,6 +98,8 @@ struct Entry {
     behind: u32,
     /// The turn in which its caller was served last; none for those who were not served lately.
     last: u64,
+    /// Makes room for nobody.
+    insists: bool,
     granted: oneshot::Sender<Start>,
 }
 
@@ -107,6 +110,8 @@ pub struct Place {
     gate: Arc<Gate>,
     priority: Priority,
     start: Start,
+    /// It is somebody else's for now.
+    aside: Cell<bool>,
 }
 
 /// Somebody who waits for a place; gives up when dropped.
@@ -226,7 +231,7 @@ impl Gate {
             return None;
         }
         let start = self.take(priority, now)?;
-        Some(Place { gate: Arc::clone(self), priority, start })
+        Some(Place { gate: Arc::clone(self), priority, start, aside: Cell::new(false) })
     }
 
     fn take(&self, priority: Priority, now: Micros) -> Option<Start> {
@@ -275,13 +280,16 @@ impl Gate {
         let own = |entry: &&Entry| (entry.priority, entry.caller) == (priority, caller);
         let behind = queue.entries.iter().filter(own).count() as u32;
         let last = queue.served.last(caller);
+        if length == 0 {
+            return Err(Full);
+        }
         if queue.entries.len() >= length as usize {
             queue.make_room((priority, behind, last))?;
         }
         let (granted, on_granted) = oneshot::channel();
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        queue.entries.push(Entry { ticket, priority, caller, behind, last, granted });
+        queue.entries.push(Entry { ticket, priority, caller, behind, last, insists, granted });
         // Whoever leaves from now on looks into the queue; who has left before has made room.
         self.waiting.store(queue.waiting(), Ordering::SeqCst);
         self.serve(&mut queue);
@@ -377,7 +385,7 @@ impl Queue {
     /// one of the caller who has most waiting, of those one who was served last.
     fn make_room(&mut self, rank: (Priority, u32, u64)) -> Result<(), Full> {
         let of = |entry: &Entry| (entry.priority, entry.behind, entry.last);
-        let entries = self.entries.iter().enumerate();
+        let entries = self.entries.iter().enumerate().filter(|(_, entry)| !entry.insists);
         let least = entries.max_by_key(|(_, entry)| (of(entry), entry.ticket));
         let (index, least) = least.ok_or(Full)?;
         if of(least) <= rank {
@@ -439,9 +447,25 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Gives it back for as long as nothing can be done with it.
+    pub fn step_aside(&self) {
+        if !self.aside.replace(true) {
+            self.gate.leave(self.priority);
+        }
+    }
+
+    /// Takes it again, or one more if there is none: who was let in is not thrown out.
+    pub fn come_back(&self) {
+        if self.aside.replace(false) {
+            self.gate.taken.fetch_add(Pair::one(self.priority).packed(), Ordering::SeqCst);
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        self.gate.leave(self.priority);
+        self.step_aside();
     }
 }
 
@@ -449,7 +473,8 @@ impl Waiting {
     /// Until there is a place, or somebody more important needs the room.
     pub async fn turn(&mut self) -> Result<Place, Full> {
         let start = (&mut self.granted).await.map_err(|_| Full)?;
-        Ok(Place { gate: Arc::clone(&self.gate), priority: self.priority, start })
+        let (gate, priority) = (Arc::clone(&self.gate), self.priority);
+        Ok(Place { gate, priority, start, aside: Cell::new(false) })
     }
 }
 

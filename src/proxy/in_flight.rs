@@ -13,6 +13,7 @@ use crate::overload::Shed;
 use crate::overload::gate::{Full, Gate, Place};
 use crate::upstream::upload::Progress;
 use http::{HeaderMap, StatusCode};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,21 +31,21 @@ struct Places {
     /// It has left its place at the upstream to somebody else, and needs another.
     left: bool,
     /// At its upstream, until its answer has ended; or until it has begun, if that is what counts.
-    place: Option<Place>,
+    place: Option<Rc<Place>>,
     /// The upstream was asked, and the answer is of interest.
     asked: Option<Asked>,
 }
 
 #[derive(Debug)]
 struct Asked {
-    at: Micros,
+    at: Cell<Micros>,
     /// What it is sent; nobody can answer before that is over.
     upload: Option<Rc<Progress>>,
 }
 
 impl Room {
     fn have(&mut self, place: Option<Place>) {
-        self.0.get_or_insert_default().place = place;
+        self.0.get_or_insert_default().place = place.map(Rc::new);
     }
 
     /// It has to wait for something else: somebody else can use the place meanwhile.
@@ -98,9 +99,21 @@ impl Exchange {
     #[inline]
     pub(super) fn ask(&mut self, upload: Option<Rc<Progress>>) {
         if let Some(places) = &mut self.room.0
-            && places.place.as_ref().is_some_and(Place::is_watched)
+            && let Some(place) = places.place.as_ref().filter(|place| place.is_watched())
         {
-            places.asked = Some(Asked { at: self.worker.gateway.clock.now(), upload });
+            if let Some(upload) = &upload {
+                upload.watch(place);
+            }
+            let at = Cell::new(self.worker.gateway.clock.now());
+            places.asked = Some(Asked { at, upload });
+        }
+    }
+
+    /// There is a connection now: how long that took is not the backend's affair.
+    #[inline]
+    pub(super) fn connected(&self) {
+        if let Some(Asked { at, .. }) = self.room.0.as_ref().and_then(|room| room.asked.as_ref()) {
+            at.set(self.worker.gateway.clock.now());
         }
     }
 
@@ -137,14 +150,14 @@ impl Exchange {
         let Some(place) = self.room.0.as_ref().and_then(|places| places.place.as_ref()) else {
             return;
         };
-        let since = upload.map_or(Some(at), |upload| upload.ended());
+        let since = upload.map_or(Some(at.get()), |upload| upload.ended());
         // Whoever answers before having heard everything has not worked on it.
         let Some(waited) = since.map(|since| now.saturating_sub(since)) else { return };
         match status {
             None => place.gave_up(pace, waited, now),
             Some(StatusCode::SERVICE_UNAVAILABLE) => place.told(now),
-            // Failures may be quicker than anything else, and say nothing of the rest.
-            Some(status) if status.is_server_error() => {}
+            // Refusals may be quicker than anything else, and say nothing of the rest.
+            Some(status) if status.is_client_error() || status.is_server_error() => {}
             Some(_) => place.answered(pace, waited, now),
         }
     }
@@ -224,7 +237,7 @@ pub(super) async fn wait(exchange: &mut Exchange, headers: &HeaderMap) -> Result
     let full = |Full| Refusal::Overloaded { why: Shed::Upstream, priority };
     let Some((gate, max_wait)) = gate(exchange) else { return Ok(()) };
     // Who is charged already is not turned away for the length of a queue.
-    let (caller, now) = (judge::hash_of(exchange), exchange.worker.gateway.clock.now());
+    let (caller, now) = (judge::number_of(exchange), exchange.worker.gateway.clock.now());
     let mut waiting = gate.wait(priority, caller, judged, now).map_err(full)?;
     let deadlines = Rc::clone(&exchange.worker.deadlines);
     let turn = deadlines.within(max_wait, waiting.turn()).await;

@@ -13,10 +13,11 @@ use crate::snapshot::{Limit, Limits};
 use crate::store::{self, Charge, Hold, Part, StoreError, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What one limit said, for the headers, the log and the metrics.
@@ -249,21 +250,23 @@ fn part<'a>(
 
 /// Which part of a limit a caller belongs to: always the same.
 fn shard(caller: &Caller, ip: IpAddr, shards: usize) -> usize {
-    (hash(Some(caller), ip) % shards as u64) as usize
-}
-
-/// A number for the caller, and hardly for another one.
-pub(super) fn hash_of(exchange: &Exchange) -> u64 {
-    hash(exchange.caller.as_ref(), exchange.origin.counted)
-}
-
-fn hash(caller: Option<&Caller>, ip: IpAddr) -> u64 {
-    let name = caller.and_then(|caller| caller.api_key.as_deref().or(caller.user.as_deref()));
-    match (name, ip) {
+    let name = caller.api_key.as_deref().or(caller.user.as_deref());
+    let hash = match (name, ip) {
         (Some(name), _) => fnv(name.as_bytes()),
         (None, IpAddr::V4(ip)) => fnv(&ip.octets()),
         (None, IpAddr::V6(ip)) => fnv(&ip.octets()),
-    }
+    };
+    (hash % shards as u64) as usize
+}
+
+/// A number for the caller that nobody else can have made for themselves.
+pub(super) fn number_of(exchange: &Exchange) -> u64 {
+    static SECRET: OnceLock<RandomState> = OnceLock::new();
+    let caller = exchange.caller.as_ref();
+    let key = caller.and_then(|caller| caller.api_key.as_deref());
+    let user = caller.and_then(|caller| caller.user.as_deref());
+    let ip = (key.is_none() && user.is_none()).then_some(exchange.origin.counted);
+    SECRET.get_or_init(RandomState::new).hash_one((key, user.filter(|_| key.is_none()), ip))
 }
 
 /// The same on every gateway.

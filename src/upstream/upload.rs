@@ -4,16 +4,17 @@
 use crate::clock::{Clock, Micros};
 use crate::hop;
 use crate::incoming::Incoming;
+use crate::overload::gate::Place;
 use crate::socket::Socket;
 use bytes::{Buf, Bytes};
 use h2::SendStream;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Body as _;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
@@ -37,6 +38,8 @@ pub struct Upload {
 pub struct Progress {
     /// Where anybody wants to know when it ended.
     clock: Option<Clock>,
+    /// The place that it has at the upstream, where those who wait for their callers have none.
+    place: RefCell<Weak<Place>>,
     passed: Cell<u64>,
     ended: Cell<Option<Micros>>,
 }
@@ -45,6 +48,26 @@ impl Progress {
     /// Bytes that were taken from the caller.
     pub fn passed(&self) -> u64 {
         self.passed.get()
+    }
+
+    /// Has this place given back while the caller is waited for.
+    pub fn watch(&self, place: &Rc<Place>) {
+        self.place.replace(Rc::downgrade(place));
+    }
+
+    /// The caller is waited for.
+    fn waits(&self) {
+        if let Some(place) = self.place.borrow().upgrade() {
+            place.step_aside();
+        }
+    }
+
+    /// Everything was sent.
+    fn end(&self) {
+        self.ended.set(self.clock.as_ref().map(Clock::now));
+        if let Some(place) = self.place.borrow().upgrade() {
+            place.come_back();
+        }
     }
 
     /// When the last of them was sent, if it was.
@@ -102,7 +125,12 @@ impl Upload {
             incoming,
             chunked,
             left: limit.unwrap_or(u64::MAX),
-            progress: Rc::new(Progress { clock, passed: Cell::new(0), ended: Cell::new(None) }),
+            progress: Rc::new(Progress {
+                clock,
+                place: RefCell::default(),
+                passed: Cell::new(0),
+                ended: Cell::new(None),
+            }),
             pending: VecDeque::new(),
             stage: Stage::Open { waiting: false },
             may_trail: Box::new(may_trail),
@@ -154,7 +182,7 @@ impl Upload {
         match polled {
             Poll::Pending => Ok(moved),
             Poll::Ready(Ok(())) => {
-                upload.progress.ended.set(upload.progress.clock.as_ref().map(Clock::now));
+                upload.progress.end();
                 *left = None;
                 Ok(true)
             }
@@ -250,7 +278,10 @@ impl Upload {
     /// The next piece of what the caller sends.
     fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, UploadError>> {
         self.stage = Stage::Open { waiting: true };
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            self.progress.waits();
+            return Poll::Pending;
+        };
         self.stage = Stage::Open { waiting: false };
         Poll::Ready(match frame {
             // It said how long it would be.

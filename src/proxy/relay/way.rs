@@ -100,6 +100,7 @@ impl Way<'_> {
         let deadlines = &exchange.worker.deadlines;
         // Most requests find an idle connection, and need no room for the making of one.
         let socket = Box::pin(self.open(exchange)).await?;
+        exchange.connected();
         let mut connection = Connection::new(socket, deadlines.register());
         connection.keep_guard(guard.take());
         match connection.ask(request, &heard).await {
@@ -149,6 +150,7 @@ impl Way<'_> {
         let had_body = request.body.is_some();
         loop {
             let shared = self.shared(exchange).await?;
+            exchange.connected();
             if request.upgrade.is_some() && !shared.takes_tunnels() {
                 return Err(Failure::NoTunnels);
             }
