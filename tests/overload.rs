@@ -376,6 +376,17 @@ fn an_answer_has_its_place_to_its_end_unless_places_are_found_out() {
 }
 
 #[test]
+fn nobody_is_refused_before_anything_is_known() {
+    let held = Held::start();
+    let gateway = held.behind("{ adaptive: { min: 5, max: 500 }, max_wait: 1h }", "");
+    let mut all: Vec<_> = (0..64).map(|_| ask(&gateway, "/")).collect();
+    waiting(&gateway, 54);
+    held.free(64);
+    assert!(all.iter_mut().all(|connection| answer(connection).status == 200));
+    assert!(held.most() < 64, "{}", held.most());
+}
+
+#[test]
 fn an_upload_that_is_waited_for_takes_nobodys_place_where_places_are_found_out() {
     let held = Held::start();
     let gateway = held.behind("{ adaptive: { min: 1, max: 1 }, max_wait: 1h }", "");

@@ -210,6 +210,11 @@ impl Adaptive {
         (self.limit as u32).max(1)
     }
 
+    /// Whether it has only begun: it may turn out that there is room for many more.
+    pub fn is_new(&self) -> bool {
+        self.doubling
+    }
+
     /// How many of them may be used now, by those who can wait for a moment.
     pub fn used(&self) -> u32 {
         self.dip.map_or(self.limit(), |dip| dip.limit)

@@ -74,7 +74,8 @@ struct Queue {
     length: Option<u32>,
     /// The share that is kept for critical requests.
     reserve: f64,
-    /// How many more may wait while some places are not used for a moment.
+    /// How many more may wait: while some places are not used for a moment, and as long as nobody knows
+    /// how many there should be.
     more: u32,
     entries: Vec<Entry>,
     next_ticket: u64,
@@ -167,11 +168,15 @@ impl Gate {
                 *search = None;
                 drop(search);
                 self.set_places(places, places, 0);
+                self.queue.lock().more = 0;
             }
             Places::Adaptive { min, max } => {
                 let search = search.get_or_insert_with(|| Adaptive::new(min, max));
                 search.bound(min, max);
                 self.set_places(search.limit(), search.used(), search.calm_below());
+                if search.is_new() {
+                    self.queue.lock().more = LONGEST;
+                }
             }
         }
     }
@@ -274,8 +279,8 @@ impl Gate {
         // If nobody has been answered for long, nobody else has looked.
         self.search(|search| search.pass(now));
         let mut queue = self.queue.lock();
-        let usual = || usual_length(self.places().all, priority);
-        let length = queue.length.unwrap_or_else(usual) + queue.more;
+        let usual = || usual_length(self.places().all, priority) + queue.more;
+        let length = queue.length.unwrap_or_else(usual);
         let length = if insists { LONGEST } else { length.min(LONGEST) };
         let own = |entry: &&Entry| (entry.priority, entry.caller) == (priority, caller);
         let behind = queue.entries.iter().filter(own).count() as u32;
@@ -323,11 +328,14 @@ impl Gate {
         let mut search = self.search.lock();
         let Some(search) = search.as_mut() else { return };
         let said = |search: &Adaptive| (search.limit(), search.used(), search.calm_below());
-        let before = said(search);
+        let (before, was_new) = (said(search), search.is_new());
         look(search);
         let (limit, used, calm_below) = said(search);
-        if (limit, used) != (before.0, before.1) {
+        if (limit, used, search.is_new()) != (before.0, before.1, was_new) {
             self.set_places(limit, used, calm_below);
+            if search.is_new() {
+                self.queue.lock().more = LONGEST;
+            }
         } else if calm_below != before.2 {
             self.calm_below.store(calm_below.into(), Ordering::Relaxed);
         }
