@@ -71,8 +71,8 @@ pub fn handle(
     }
 }
 
-/// Every step may refuse. Whatever a request is refused for, its limits are asked first: bad
-/// requests and bad credentials are limited too. The request is taken when it is forwarded.
+/// Every step may refuse. Whatever a request is refused for, but for want of room, its limits are
+/// asked first: bad requests and bad credentials are limited too. The request is taken when it is forwarded.
 async fn pass(
     exchange: &mut Exchange,
     request: &mut Option<Request<Incoming>>,

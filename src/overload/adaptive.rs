@@ -14,9 +14,8 @@
 //! How long answers should take is known by route, because reports are not slow for searches being
 //! quick. It is learnt from calm requests: those that began while at most `CALM` of what was under
 //! way lately was under way. If that does not come about by itself, the limit dips for the blink of
-//! an eye: requests wait here instead of there, and none is refused for it; critical ones do not even
-//! wait. Whatever makes the limit
-//! shrink is such a dip as well, so a backend that has become slower for good is not starved for it.
+//! an eye: requests wait here instead of there, and critical ones do not even wait. Whatever makes the
+//! limit shrink is such a dip as well, so a backend that has become slower for good is not starved.
 //! A wrong idea of a pace grows no worse that way: what the limit settles at, times `CALM`, is less
 //! than what the idea was made of.
 //!

@@ -12,9 +12,9 @@
 //! rest. How many places there are is fixed, or [found out](super::adaptive) from the answers of
 //! those who had one. The queue is for moments: it holds half of what may be under way (for critical
 //! requests twice as much as may be), unless the file says otherwise, so that whoever waits in it
-//! waits about half as long as an answer takes.
-//! First come, first served: the other way round, which is what long queues want, was tried and gave
-//! the same goodput and longer tails with one as short as this.
+//! waits about half as long as an answer takes. First come, first served: the other way round, which
+//! is what long queues want, was tried and gave the same goodput and longer tails with one as short
+//! as this.
 
 use super::adaptive::{Adaptive, Start};
 use crate::clock::Micros;
@@ -168,15 +168,11 @@ impl Gate {
                 *search = None;
                 drop(search);
                 self.set_places(places, places, 0);
-                self.queue.lock().more = 0;
             }
             Places::Adaptive { min, max } => {
                 let search = search.get_or_insert_with(|| Adaptive::new(min, max));
                 search.bound(min, max);
-                self.set_places(search.limit(), search.used(), search.calm_below());
-                if search.is_new() {
-                    self.queue.lock().more = LONGEST;
-                }
+                self.follow(search);
             }
         }
     }
@@ -323,6 +319,14 @@ impl Gate {
         }
     }
 
+    /// Goes by what the search says.
+    fn follow(&self, search: &Adaptive) {
+        self.set_places(search.limit(), search.used(), search.calm_below());
+        if search.is_new() {
+            self.queue.lock().more = LONGEST;
+        }
+    }
+
     /// Has the search look at something; goes by what it says then.
     fn search(&self, look: impl FnOnce(&mut Adaptive)) {
         let mut search = self.search.lock();
@@ -332,10 +336,7 @@ impl Gate {
         look(search);
         let (limit, used, calm_below) = said(search);
         if (limit, used, search.is_new()) != (before.0, before.1, was_new) {
-            self.set_places(limit, used, calm_below);
-            if search.is_new() {
-                self.queue.lock().more = LONGEST;
-            }
+            self.follow(search);
         } else if calm_below != before.2 {
             self.calm_below.store(calm_below.into(), Ordering::Relaxed);
         }
