@@ -48,28 +48,27 @@ pub(crate) fn draw(report: &Report) -> Vec<(&'static str, String)> {
             Line { class: "theirs", name: "no limit", points: of(false, value) },
         ]
     };
-    let loads = ("load, 1 is what the backend can do", vec![0.5, 1.0, 2.0, 5.0, 10.0]);
-    let goodput = Chart {
-        title: "Answered within a second",
-        subtitle: "as a share of what the backend can do",
-        x: loads.clone(),
-        y: ("%", vec![0.0, 25.0, 50.0, 75.0, 100.0]),
+    let by_load = |title, subtitle, y| Chart {
+        title,
+        subtitle,
+        x: ("load, 1 is what the backend can do", vec![0.5, 1.0, 2.0, 5.0, 10.0]),
+        y,
         logarithmic: true,
     };
-    let latency = Chart {
-        title: "How long the slowest hundredth of those who were let in waited",
-        subtitle: "callers give up after a second",
-        x: loads.clone(),
-        y: ("ms", vec![0.0, 250.0, 500.0, 750.0, 1000.0]),
-        logarithmic: true,
-    };
-    let priorities = Chart {
-        title: "Who is answered, by priority",
-        subtitle: "critical requests ask for 30% of the capacity",
-        x: loads,
-        y: ("%", vec![0.0, 25.0, 50.0, 75.0, 100.0]),
-        logarithmic: true,
-    };
+    let percent = || ("%", vec![0.0, 25.0, 50.0, 75.0, 100.0]);
+    let millis = ("ms", vec![0.0, 250.0, 500.0, 750.0, 1000.0]);
+    let goodput =
+        by_load("Answered within a second", "as a share of what the backend can do", percent());
+    let latency = by_load(
+        "How long the slowest hundredth of those who were let in waited",
+        "callers give up after a second",
+        millis,
+    );
+    let priorities = by_load(
+        "Who is answered, by priority",
+        "critical requests ask for 30% of the capacity",
+        percent(),
+    );
     let most = report.halved.iter().map(|moment| moment.places).fold(40.0, f64::max);
     let marks = (0..=4).map(|n| (most / 4.0).ceil() * f64::from(n)).collect();
     let halved = Chart {

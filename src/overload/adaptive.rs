@@ -28,7 +28,10 @@
 
 #![expect(clippy::cast_sign_loss, reason = "neither counts nor times are less than nothing")]
 
+mod average;
+
 use crate::clock::Micros;
+use average::Average;
 use std::collections::HashMap;
 
 /// Answers that take up to this much longer than they should are not slow; up to that much, there is
@@ -48,15 +51,13 @@ const BY_CHANCE: f64 = 0.1;
 /// than one.
 const CALM: f64 = 0.42;
 
-/// How many calm answers make a lesson, and how many are remembered.
+/// How many calm answers make a lesson.
 const LESSON: u32 = 24;
-const MEMORY: f64 = 400.0;
 
-/// By how many standard errors, and by which power of two, a lesson differs that brings something new;
-/// and how much of the difference is believed if it says that answers take longer.
+/// By how many standard errors a lesson differs that brings something new, and how much of the
+/// difference is believed if it says that answers take longer.
 const SURE: f64 = 2.5;
 const VERY_SURE: f64 = 4.0;
-const SLIGHT: f64 = 0.05;
 const BELIEVED: f64 = 0.8;
 
 /// How long a window lasts, in terms of a pace and at all, and how many answers it needs.
@@ -402,151 +403,5 @@ impl Window {
     }
 }
 
-/// The average of some numbers, and how sure it is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Average {
-    sum: f64,
-    squares: f64,
-    count: f64,
-}
-
-impl Average {
-    fn is_empty(&self) -> bool {
-        self.count == 0.0
-    }
-
-    fn add(&mut self, value: f64) {
-        self.sum += value;
-        self.squares += value * value;
-        self.count += 1.0;
-    }
-
-    fn mean(&self) -> f64 {
-        self.sum / self.count.max(1.0)
-    }
-
-    fn variance(&self) -> f64 {
-        (self.squares / self.count.max(1.0) - self.mean().powi(2)).max(0.0)
-    }
-
-    /// The square of the standard error.
-    fn doubt(&self) -> f64 {
-        self.variance() / self.count.max(1.0)
-    }
-
-    /// What it is without the standard error.
-    fn at_least(&self) -> f64 {
-        self.mean() - self.doubt().sqrt()
-    }
-
-    fn agrees_with(&self, other: &Self, sure: f64) -> bool {
-        let doubt = SLIGHT + sure * (self.doubt() + other.doubt()).sqrt();
-        !self.is_empty() && (self.mean() - other.mean()).abs() <= doubt
-    }
-
-    /// The same numbers, all of them by so much more.
-    fn moved(&self, by: f64) -> Self {
-        let mean = self.mean() + by;
-        let squares = (self.variance() + mean * mean) * self.count;
-        Self { sum: mean * self.count, squares, count: self.count }
-    }
-
-    /// Both together; what is long ago fades.
-    fn and(&self, other: &Self) -> Self {
-        let kept = (MEMORY / (self.count + other.count)).min(1.0);
-        Self {
-            sum: (self.sum + other.sum) * kept,
-            squares: (self.squares + other.squares) * kept,
-            count: (self.count + other.count) * kept,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOOK: Micros = 20_000;
-
-    /// So many answers, 2 ms apart, with as much under way as there may be. Some say by themselves that
-    /// it is too much.
-    fn answers(search: &mut Adaptive, now: &mut Micros, count: u32, told: impl Fn(u32) -> bool) {
-        for number in 0..count {
-            *now += 2000;
-            let in_flight = search.used();
-            let (calm, at) = (in_flight <= search.calm_below(), now.saturating_sub(TOOK));
-            let start = Start { in_flight, share: 1.0, calm, at };
-            if told(number) {
-                search.told(start, *now);
-            } else {
-                search.answered(0, start, TOOK, *now);
-            }
-        }
-    }
-
-    fn search() -> Adaptive {
-        let mut search = Adaptive::new(1, 1000);
-        search.pace("a");
-        search
-    }
-
-    #[test]
-    fn it_grows_as_long_as_answers_take_no_longer() {
-        let (mut search, mut now) = (search(), 0);
-        answers(&mut search, &mut now, 2000, |_| false);
-        assert_eq!(search.limit(), 1000);
-    }
-
-    #[test]
-    fn a_few_who_say_that_it_is_too_much_do_not_speak_for_all() {
-        let (mut search, mut now) = (search(), 0);
-        answers(&mut search, &mut now, 2000, |number| number % 12 == 0);
-        assert_eq!(search.limit(), 1000);
-        answers(&mut search, &mut now, 2000, |number| number % 3 == 0);
-        assert!(search.limit() < 50, "{}", search.limit());
-    }
-
-    #[test]
-    fn who_says_nothing_but_that_it_is_too_much_is_heard() {
-        let (mut search, mut now) = (search(), 0);
-        answers(&mut search, &mut now, 2000, |_| false);
-        answers(&mut search, &mut now, 2000, |_| true);
-        assert!(search.limit() <= 2, "{}", search.limit());
-    }
-
-    #[test]
-    fn a_dip_ends_though_nobody_answers() {
-        let (mut search, mut now) = (search(), 0);
-        while search.used() == search.limit() {
-            answers(&mut search, &mut now, 1, |_| false);
-        }
-        search.pass(now + LONGEST_DIP);
-        assert_eq!(search.used(), search.limit());
-    }
-
-    #[test]
-    fn whoever_gave_up_says_how_long_it_would_have_taken_at_least() {
-        let (mut search, mut now) = (search(), 0);
-        answers(&mut search, &mut now, 2000, |_| false);
-        for _ in 0..2000 {
-            now += 2000;
-            let start = Start { in_flight: 1000, share: 1.0, calm: false, at: now - 1000 };
-            search.gave_up(0, start, 1000, now);
-        }
-        assert_eq!(search.limit(), 1000, "who leaves at once says nothing");
-        for _ in 0..3000 {
-            now += 2000;
-            let start = Start { in_flight: 1000, share: 1.0, calm: false, at: now };
-            search.gave_up(0, start, 50 * TOOK, now);
-        }
-        assert!(search.limit() < 100, "{}", search.limit());
-    }
-
-    #[test]
-    fn a_route_of_another_search_is_nobodys() {
-        let mut search = search();
-        let start = Start { in_flight: 1, share: 1.0, calm: true, at: 0 };
-        search.answered(7, start, TOOK, 0);
-        search.gave_up(7, start, TOOK, 0);
-    }
-}
+mod tests;
