@@ -17,6 +17,7 @@ mod overload;
 mod read;
 mod routes;
 mod store;
+mod telemetry;
 mod tree;
 mod upstreams;
 pub mod watch;
@@ -142,7 +143,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     if let Some(node) = fields.get("overload") {
         overload::check(&overload, &routes, &callers.plans, node, cx);
     }
-    fields.later(&["telemetry"]);
+    let telemetry = fields.optional("telemetry", cx);
     fields.finish(cx);
     let Callers { identity, plans, default_plan, exempt, .. } = callers;
     Some(Config {
@@ -162,6 +163,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         server,
         overload,
         access_log,
+        telemetry,
         files: Vec::new(),
     })
 }

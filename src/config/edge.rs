@@ -1,10 +1,11 @@
 //! Sections about the edge of the gateway: admin, server guards, headers, logging.
 
 use super::grammar;
-use super::model::{AccessLog, Admin, Headers, PerIp, Server};
-use super::read::{Context, Fields, Read, one_of, parsed};
+use super::model::{AccessLog, Admin, Headers, LogFormat, PerIp, Server};
+use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 impl Read for SocketAddr {
@@ -25,10 +26,11 @@ impl Read for Admin {
             let mut fields = Fields::of(node, "admin", cx)?;
             let address = fields.required("address", cx);
             let token = fields.optional("token", cx);
+            let overrides = fields.get("overrides").and_then(|node| overrides(node, cx));
             fields.finish(cx);
-            Self { address: address?, token }
+            Self { address: address?, token, overrides }
         } else {
-            Self { address: SocketAddr::read(node, cx)?, token: None }
+            Self { address: SocketAddr::read(node, cx)?, token: None, overrides: None }
         };
         if admin.token.as_deref() == Some("") {
             cx.error(node, "an empty token would let nobody in");
@@ -42,6 +44,16 @@ impl Read for Admin {
         }
         Some(admin)
     }
+}
+
+/// The file that bans and grants are written to.
+fn overrides(node: &Node, cx: &mut Context<'_>) -> Option<PathBuf> {
+    let path = text(node, cx, "a file")?;
+    if path.is_empty() || path.ends_with('/') {
+        cx.error(node, "bans and grants are written to a file, this names none");
+        return None;
+    }
+    Some(cx.resolve(path))
 }
 
 impl Default for Headers {
@@ -194,7 +206,7 @@ pub(super) struct Logging(pub(super) Option<AccessLog>);
 
 impl Default for Logging {
     fn default() -> Self {
-        Self(Some(AccessLog { allowed: 1.0, rejected: 0.01 }))
+        Self(Some(AccessLog { format: LogFormat::Json, allowed: 1.0, rejected: 0.01 }))
     }
 }
 
@@ -211,6 +223,9 @@ impl Read for Logging {
             return match scalar.text.as_str() {
                 "off" | "false" => Some(Self(None)),
                 "on" | "true" | "json" => Some(Self::default()),
+                "text" => Some(Self(
+                    Self::default().0.map(|log| AccessLog { format: LogFormat::Text, ..log }),
+                )),
                 _ => {
                     let help = "off, or { format: json, sample: { allowed: 100%, rejected: 1% } }";
                     cx.error_with_help(node, "this is no access log", help.to_owned());
@@ -219,11 +234,13 @@ impl Read for Logging {
             };
         }
         let mut fields = Fields::of(node, "the access log", cx)?;
-        if let Some(format) = fields.get("format") {
-            one_of(format, cx, "a format of the access log", &[("json", ())]);
-        }
+        const FORMATS: [(&str, LogFormat); 2] =
+            [("json", LogFormat::Json), ("text", LogFormat::Text)];
+        let format = fields.get("format");
+        let format = format.and_then(|n| one_of(n, cx, "a format of the access log", &FORMATS));
         let Self(default) = Self::default();
         let mut log = default?;
+        log.format = format.unwrap_or_default();
         if let Some(sample) = fields.get("sample")
             && let Some(mut fields) = Fields::of(sample, "sample", cx)
         {

@@ -70,10 +70,12 @@ fn limit(
     let candidate = fields.get("candidate").and_then(|node| {
         let mut own = Fields::of(node, "a candidate", cx)?;
         let quotas = quotas::read_over(&mut own, &mut fields, by.as_deref(), callers, names, cx);
+        let algorithm = quotas::algorithm_name(&mut own);
         own.finish(cx);
-        quotas.zip(Some(node))
+        Some((quotas?, algorithm, node))
     });
     let penalty = fields.get("penalty").and_then(|node| penalty(node, by.as_deref(), cx));
+    let algorithm = quotas::algorithm_name(&mut fields);
     let sharing = sharing(&mut fields, quotas.as_ref(), by.as_deref(), names, cx);
     fields.finish(cx);
     let default = by.as_ref().map(|by| format!("{route}/{}", by_name(by)));
@@ -87,6 +89,7 @@ fn limit(
         by,
         unless: unless.unwrap_or_default(),
         quotas,
+        algorithm,
         cost: cost.cost.clone(),
         shadow: shadow.unwrap_or(false),
         penalty,
@@ -101,10 +104,11 @@ fn limit(
         cx.error(node, format!("a request costs {least}, which no shard could ever hold"));
     }
     // A candidate is a shadow of the limit with other numbers and counters of its own.
-    let candidate = candidate.and_then(|(quotas, node)| {
+    let candidate = candidate.and_then(|(quotas, algorithm, node)| {
         quotas::affordable(&quotas, &cost.cost, node, callers, cx);
         let name = names.take(None, Some(format!("{}/candidate", limit.name)), node, cx)?;
-        let mut candidate = Limit { name, quotas, shadow: true, penalty: None, ..limit.clone() };
+        let mut candidate =
+            Limit { name, quotas, algorithm, shadow: true, penalty: None, ..limit.clone() };
         if !can_be_leased(&candidate.quotas) {
             candidate.consistency = Consistency::Exact;
         }

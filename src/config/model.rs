@@ -184,6 +184,8 @@ pub struct Config {
     pub overload: Overload,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
+    /// Where traces go, if anywhere.
+    pub telemetry: Option<Telemetry>,
     /// Every file this was made of, for the watcher.
     pub files: Vec<PathBuf>,
 }
@@ -215,6 +217,9 @@ pub struct Admin {
     pub address: SocketAddr,
     /// What callers must present, but for health.
     pub token: Option<String>,
+    /// Where bans and grants survive a restart, unless a shared store keeps them; beside the
+    /// configuration if it is not given.
+    pub overrides: Option<PathBuf>,
 }
 
 /// Who callers are.
@@ -343,6 +348,8 @@ pub struct Limit {
     pub unless: Vec<Attribute>,
     /// How much it allows.
     pub quotas: Quotas,
+    /// What the file calls its algorithm; `concurrency` if it counts requests in flight.
+    pub algorithm: &'static str,
     /// Tokens a request takes.
     pub cost: Cost,
     /// Counts and reports, but never rejects.
@@ -715,9 +722,43 @@ pub enum PerIp {
     Any,
 }
 
+/// `telemetry`: what is traced, and where spans are sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// The collector: OTLP over HTTP.
+    pub otlp: Collector,
+    /// The share of traces that is exported, unless whoever began one has decided.
+    pub sample: f64,
+    /// What the spans say that they are of.
+    pub service_name: String,
+    /// Sent with every batch of spans; values may be secrets.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Where spans are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// Where it runs.
+    pub endpoint: Endpoint,
+    /// What is asked for there.
+    pub path: String,
+}
+
+/// How a line of the access log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object.
+    #[default]
+    Json,
+    /// Words for people.
+    Text,
+}
+
 /// The access log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessLog {
+    /// How a line is written.
+    pub format: LogFormat,
     /// The share of admitted requests that is logged.
     pub allowed: f64,
     /// The share of rejected requests that is logged.

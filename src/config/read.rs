@@ -184,7 +184,6 @@ pub(super) struct Fields<'n> {
     what: &'static str,
     entries: &'n [(super::tree::Key, Node)],
     known: Vec<&'static str>,
-    later: Vec<&'static str>,
     /// Where fields are looked for that are not here.
     fall_back: &'n [(super::tree::Key, Node)],
 }
@@ -192,14 +191,9 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     pub(super) fn of(node: &'n Node, what: &'static str, cx: &mut Context<'_>) -> Option<Self> {
         match &node.kind {
-            Kind::Map(entries) => Some(Self {
-                node,
-                what,
-                entries,
-                known: Vec::new(),
-                later: Vec::new(),
-                fall_back: &[],
-            }),
+            Kind::Map(entries) => {
+                Some(Self { node, what, entries, known: Vec::new(), fall_back: &[] })
+            }
             _ => {
                 if !node.is_broken() {
                     cx.error(node, format!("expected {what} (a map), found {}", node.describe()));
@@ -261,11 +255,6 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// Fields of the contract that are not built yet: refused by name, never ignored.
-    pub(super) fn later(&mut self, names: &[&'static str]) {
-        self.later.extend(names);
-    }
-
     /// Reports every field that nobody asked for.
     pub(super) fn finish(self, cx: &mut Context<'_>) {
         for (key, node) in self.entries {
@@ -273,14 +262,9 @@ impl<'n> Fields<'n> {
             if self.known.contains(&name) {
                 continue;
             }
-            let (message, help) = if self.later.contains(&name) {
-                (format!("'{name}' is not supported yet"), None)
-            } else {
-                let candidates = self.known.iter().chain(&self.later).copied();
-                let help = nearest(name, candidates)
-                    .or_else(|| Some(format!("known here: {}", self.known.join(", "))));
-                (format!("{} has no field '{name}'", self.what), help)
-            };
+            let help = nearest(name, self.known.iter().copied())
+                .or_else(|| Some(format!("known here: {}", self.known.join(", "))));
+            let message = format!("{} has no field '{name}'", self.what);
             cx.report(Severity::Error, key.span, &node.path, message, help);
         }
     }

@@ -255,23 +255,7 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
     let Some(mut fields) = Fields::of(node, "request_headers", cx) else {
         return HeaderEdits::default();
     };
-    let mut set = Vec::new();
-    match fields.get("set").map(|node| (node, &node.kind)) {
-        None => {}
-        Some((_, Kind::Map(entries))) => {
-            for (key, value) in entries {
-                match set_header(&key.name, value, cx) {
-                    Some((name, _)) if set.iter().any(|(known, _)| *known == name) => {
-                        cx.error(value, format!("'{name}' is set twice"));
-                    }
-                    edit => set.extend(edit),
-                }
-            }
-        }
-        Some((node, _)) => {
-            cx.error(node, format!("expected headers by name, found {}", node.describe()));
-        }
-    }
+    let set = fields.get("set").map(|node| headers_by_name(node, cx)).unwrap_or_default();
     let remove: Vec<Located<String>> = fields.optional("remove", cx).unwrap_or_default();
     fields.finish(cx);
     let mut removed = Vec::new();
@@ -283,6 +267,24 @@ fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits
         }
     }
     (set, removed)
+}
+
+/// Headers that are set, each once.
+pub(super) fn headers_by_name(node: &Node, cx: &mut Context<'_>) -> Vec<(HeaderName, HeaderValue)> {
+    let mut set = Vec::new();
+    let Kind::Map(entries) = &node.kind else {
+        cx.error(node, format!("expected headers by name, found {}", node.describe()));
+        return set;
+    };
+    for (key, value) in entries {
+        match set_header(&key.name, value, cx) {
+            Some((name, _)) if set.iter().any(|(known, _)| *known == name) => {
+                cx.error(value, format!("'{name}' is set twice"));
+            }
+            edit => set.extend(edit),
+        }
+    }
+    set
 }
 
 fn set_header(name: &str, value: &Node, cx: &mut Context<'_>) -> Option<(HeaderName, HeaderValue)> {

@@ -29,6 +29,18 @@ const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("leaky_bucket", Algorithm::LeakyBucket),
 ];
 
+/// What the file calls the algorithm, once it has been read without a mistake.
+pub(super) fn algorithm_name(fields: &mut Fields<'_>) -> &'static str {
+    if fields.get("concurrency").is_some() {
+        return "concurrency";
+    }
+    let written = fields.get("algorithm").and_then(|node| match &node.kind {
+        Kind::Scalar(scalar) => ALGORITHMS.iter().find(|(name, _)| *name == scalar.text),
+        _ => None,
+    });
+    written.map_or("token_bucket", |(name, _)| name)
+}
+
 /// Everything a limit says beside its rate.
 struct Numbers<'n> {
     algorithm: Algorithm,
