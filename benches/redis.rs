@@ -7,6 +7,8 @@
 use sluice::clock::{Clock, SECOND};
 use sluice::config::model::{RedisServers, RedisUrl, SharedStore};
 use sluice::limit::{Quota, Rate};
+use sluice::metrics::StoreMetrics;
+use sluice::overrides::Overrides;
 use sluice::store::{Charge, LimitId, Part, Redis, Store, Subject};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -104,7 +106,13 @@ fn main() {
         timeout: Duration::from_secs(10),
         ..SharedStore::at(RedisServers::One(RedisUrl::new(&url)))
     };
-    let store = Redis::new(options, 1, Clock::system(), Arc::default());
+    let store = Redis::new(
+        options,
+        1,
+        Clock::system(),
+        Arc::new(StoreMetrics::new(1)),
+        Arc::new(Overrides::new(Clock::system())),
+    );
     let store = Arc::new(Store::Redis(store));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let rate = Rate { count: 1_000_000_000, window: 3600 * SECOND };

@@ -1,51 +1,115 @@
-//! The access log: one JSON object a line. [`Lines`](crate::lines::Lines) writes them.
+//! The access log: a line a request, as a JSON object or as words for people.
+//! [`Lines`](crate::lines::Lines) writes them. Nothing a caller sends can forge a line: in JSON it
+//! stays within its quotes, and in words it is quoted as soon as it holds anything but plain
+//! characters.
 
 use crate::clock::{Micros, write_rfc3339};
+use crate::config::model::LogFormat;
+use http::{Method, StatusCode};
 use std::io::Write;
 
 /// One line, written field by field.
 #[derive(Debug)]
-pub struct Line(Vec<u8>);
+pub struct Line {
+    format: LogFormat,
+    out: Vec<u8>,
+}
 
 impl Line {
-    /// Begins with the time.
-    pub fn at(time: Micros) -> Self {
-        let mut out = Vec::with_capacity(320);
-        out.extend_from_slice(b"{\"time\":\"");
-        write_rfc3339(&mut out, time);
-        out.push(b'"');
-        Self(out)
+    /// Begins with what every line has: when, with which status, what was asked for.
+    pub fn begin(
+        format: LogFormat,
+        time: Micros,
+        status: StatusCode,
+        method: &Method,
+        path: Option<&str>,
+    ) -> Self {
+        let mut line = Self { format, out: Vec::with_capacity(384) };
+        match format {
+            LogFormat::Json => {
+                line.out.extend_from_slice(b"{\"time\":\"");
+                write_rfc3339(&mut line.out, time);
+                line.out.push(b'"');
+                line.text("method", method.as_str());
+                if let Some(path) = path {
+                    line.text("path", path);
+                }
+                line.number("status", status.as_u16().into());
+            }
+            LogFormat::Text => {
+                write_rfc3339(&mut line.out, time);
+                let _ = write!(line.out, " {} ", status.as_u16());
+                line.word(method.as_str());
+                line.out.push(b' ');
+                line.word(path.unwrap_or("-"));
+            }
+        }
+        line
     }
 
     fn name(&mut self, name: &str) {
-        self.0.extend_from_slice(b",\"");
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b"\":");
+        match self.format {
+            LogFormat::Json => {
+                self.out.extend_from_slice(b",\"");
+                self.out.extend_from_slice(name.as_bytes());
+                self.out.extend_from_slice(b"\":");
+            }
+            LogFormat::Text => {
+                self.out.push(b' ');
+                self.out.extend_from_slice(name.as_bytes());
+                self.out.push(b'=');
+            }
+        }
     }
 
-    /// Adds text; whatever it holds stays within its quotes.
+    /// Adds text; whatever it holds, it is one value.
     pub fn text(&mut self, name: &str, text: &str) {
         self.name(name);
-        // Writing to a vector cannot fail, and text is always representable.
-        let _ = serde_json::to_writer(&mut self.0, text);
+        match self.format {
+            LogFormat::Json => {
+                // Writing to a vector cannot fail, and text is always representable.
+                let _ = serde_json::to_writer(&mut self.out, text);
+            }
+            LogFormat::Text => self.word(text),
+        }
+    }
+
+    /// Text as it is, or in quotes with everything escaped that does not print.
+    fn word(&mut self, text: &str) {
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\=".contains(&byte);
+        if !text.is_empty() && text.bytes().all(plain) {
+            self.out.extend_from_slice(text.as_bytes());
+        } else {
+            let _ = write!(self.out, "{text:?}");
+        }
+    }
+
+    /// Adds what the request is called, which is plain by its nature.
+    pub fn id(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.name("request_id");
+        let quote: &[u8] = if self.format == LogFormat::Json { b"\"" } else { b"" };
+        self.out.extend_from_slice(quote);
+        write(&mut self.out);
+        self.out.extend_from_slice(quote);
     }
 
     /// Adds a whole number.
     pub fn number(&mut self, name: &str, number: u64) {
         self.name(name);
-        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     /// Adds a length of time in milliseconds, to the microsecond.
     pub fn millis(&mut self, name: &str, time: Micros) {
         self.name(name);
-        let _ = write!(self.0, "{}.{:03}", time / 1000, time % 1000);
+        let _ = write!(self.out, "{}.{:03}", time / 1000, time % 1000);
     }
 
     /// The finished line.
     pub fn finish(mut self) -> Vec<u8> {
-        self.0.extend_from_slice(b"}\n");
-        self.0
+        let end: &[u8] = if self.format == LogFormat::Json { b"}\n" } else { b"\n" };
+        self.out.extend_from_slice(end);
+        self.out
     }
 }
 
@@ -53,16 +117,32 @@ impl Line {
 mod tests {
     use super::*;
 
+    const HOSTILE: &str = "/\"\n{\"time\":1}\u{2028}\u{7f}\u{202e} status=200\r\u{1b}[2J";
+
+    fn line(format: LogFormat) -> String {
+        let mut line = Line::begin(format, 0, StatusCode::NOT_FOUND, &Method::GET, Some(HOSTILE));
+        line.text("user", HOSTILE);
+        line.text("route", "login page");
+        line.id(|out| out.extend_from_slice(b"a-1"));
+        line.millis("duration_ms", 1_234);
+        String::from_utf8(line.finish()).unwrap()
+    }
+
     #[test]
     fn nothing_a_caller_sends_can_forge_a_line() {
-        let mut line = Line::at(0);
-        line.text("path", "/\"\n{\"time\":1}\u{2028}\u{7f}");
-        line.number("status", 200);
-        line.millis("duration_ms", 1_234);
-        let bytes = line.finish();
-        assert_eq!(bytes.iter().position(|b| *b == b'\n'), Some(bytes.len() - 1));
-        let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        assert_eq!(value["path"], "/\"\n{\"time\":1}\u{2028}\u{7f}");
-        assert_eq!(value["duration_ms"], 1.234);
+        let json = line(LogFormat::Json);
+        assert_eq!(json.find('\n'), Some(json.len() - 1));
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&value["path"], &value["user"]), (&HOSTILE.into(), &HOSTILE.into()));
+        assert_eq!((&value["duration_ms"], &value["request_id"]), (&1.234.into(), &"a-1".into()));
+        let text = line(LogFormat::Text);
+        assert_eq!(text.find('\n'), Some(text.len() - 1));
+        assert!(text.trim_end().chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
+        let path = format!("{HOSTILE:?}");
+        let expected = format!(
+            "1970-01-01T00:00:00.000Z 404 GET {path} user={path} route=\"login page\" \
+             request_id=a-1 duration_ms=1.234\n"
+        );
+        assert_eq!(text, expected);
     }
 }

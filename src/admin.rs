@@ -1,127 +1,206 @@
-//! The operator's own listener: health, metrics and bans. Callers never reach it.
+//! The operator's own listener: health, metrics, the API and the dashboard. Callers never reach it.
+//!
+//! ```text
+//! connection ──► access: who may (token, guesses are limited, no foreign pages)
+//!                  │
+//!            pages::find: method and path ──► Page ──► its answer
+//! ```
 
-use crate::bans::Ban;
-use crate::clock::SECOND;
+mod access;
+mod acts;
+mod callers;
+mod live;
+mod pages;
+mod state;
+
+pub use access::Token;
+pub use pages::ALL as PAGES;
+
 use crate::gateway::Gateway;
-use crate::metrics::Format;
-use aws_lc_rs::constant_time::verify_slices_are_equal;
+use access::Access;
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use pages::Page;
+use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-type Page = Response<Full<Bytes>>;
+type Answer = Response<Full<Bytes>>;
 
-/// What the operator must present; a reload may change it.
-pub type Token = Arc<Mutex<Option<String>>>;
+/// What an operator sends is a few lines.
+const LONGEST: usize = 64 << 10;
+
+/// How long the head of a request may take, and its body.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How the configuration is read again: the new generation, or what is wrong with the file.
+pub type Reload = Box<dyn Fn() -> oneshot::Receiver<Result<u64, String>>>;
+
+/// What the admin listener knows.
+pub struct Operator {
+    /// What it is about.
+    pub gateway: Arc<Gateway>,
+    /// Who may.
+    pub token: Token,
+    /// Reads the configuration again.
+    pub reload: Reload,
+    /// The configuration's file.
+    pub file: PathBuf,
+}
 
 /// Answers the operator until the task is aborted; its connections end with it.
-pub async fn serve(listener: TcpListener, gateway: Arc<Gateway>, token: Token) {
+pub async fn serve(listener: TcpListener, operator: Operator) {
+    let shared = Rc::new((Access::new(&operator), operator));
     let mut connections = JoinSet::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while connections.try_join_next().is_some() {}
-        let (gateway, token) = (Arc::clone(&gateway), Arc::clone(&token));
+        let (shared, peer) = (Rc::clone(&shared), peer.ip().to_canonical());
         connections.spawn_local(async move {
             let service = service_fn(|request| {
-                let page = answer(&request, &gateway, token.lock().as_deref());
-                async { Ok::<_, Infallible>(page) }
+                let shared = Rc::clone(&shared);
+                async move {
+                    let (access, operator) = &*shared;
+                    Ok::<_, Infallible>(answer(access, operator, peer, request).await)
+                }
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
+            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
             // Whoever breaks off a connection knows that they did.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-fn answer<B>(request: &Request<B>, gateway: &Gateway, token: Option<&str>) -> Page {
-    let path = request.uri().path();
-    let open = matches!(path, "/livez" | "/readyz");
-    if !open && !may(request, token) {
-        let mut page = text(StatusCode::UNAUTHORIZED, "a token is needed\n".into());
-        let challenge = HeaderValue::from_static("Bearer realm=\"sluice-admin\"");
-        page.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-        return page;
+async fn answer(
+    access: &Access,
+    operator: &Operator,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Answer {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let found = pages::find(&method, &path);
+    let open = matches!(found, Ok(Page::Livez | Page::Readyz));
+    if !open && let Err(refusal) = access.admit(&request, peer) {
+        return refusal.answer();
     }
-    if path == "/api/v1/bans" && *request.method() == Method::DELETE {
-        return lift(request, gateway);
-    }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n".into());
-        page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return page;
-    }
-    match path {
-        "/readyz" if gateway.is_draining() => {
-            text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
-        }
-        "/livez" | "/readyz" => text(StatusCode::OK, "ok\n".into()),
-        "/metrics" => metrics(request, gateway),
-        "/api/v1/bans" => bans(gateway),
-        _ => {
-            let known = "there is /livez, /readyz, /metrics and /api/v1/bans\n";
-            text(StatusCode::NOT_FOUND, known.into())
-        }
-    }
-}
-
-/// Whether the request presents the token, if one is set.
-fn may<B>(request: &Request<B>, token: Option<&str>) -> bool {
-    let Some(token) = token else { return true };
-    let presented = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let presented = presented.and_then(|value| value.split_at_checked(b"Bearer ".len()));
-    presented.is_some_and(|(scheme, given)| {
-        scheme.eq_ignore_ascii_case(b"Bearer ")
-            && verify_slices_are_equal(given, token.as_bytes()).is_ok()
-    })
-}
-
-fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Page {
-    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    let format = Format::accepted(accept.unwrap_or_default());
-    let mut page = text(StatusCode::OK, gateway.metrics.render(format, &gateway.readings()));
-    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
-    page
-}
-
-/// Who is banned, and for how many seconds more.
-fn bans(gateway: &Gateway) -> Page {
-    let now = gateway.clock.now();
-    let ban = |ban: Ban| {
-        let seconds = (ban.until - now).div_ceil(SECOND);
-        serde_json::json!({ "caller": ban.caller, "limit": ban.limit, "seconds": seconds })
+    let page = match found {
+        Ok(page) => page,
+        Err(allowed) => return nothing_there(&allowed),
     };
-    let list: Vec<_> = gateway.bans.list(now).into_iter().map(ban).collect();
-    json(StatusCode::OK, &serde_json::json!({ "bans": list }))
+    let mut answer = match page {
+        Page::Dashboard => pages::dashboard(),
+        Page::Livez => health(operator.gateway.is_alive()),
+        Page::Readyz => health(match operator.gateway.state() {
+            state if state.is_ready() => Ok(()),
+            state => Err(state.name().to_owned()),
+        }),
+        Page::Metrics => metrics(&request, &operator.gateway),
+        page => match call(operator, page, request).await {
+            Ok(value) => json_answer(StatusCode::OK, &value),
+            Err(error) => error.answer(),
+        },
+    };
+    if method == Method::HEAD {
+        *answer.body_mut() = Full::default();
+    }
+    answer
 }
 
-/// `DELETE /api/v1/bans?caller=ip:203.0.113.7`.
-fn lift<B>(request: &Request<B>, gateway: &Gateway) -> Page {
-    let query = request.uri().query().unwrap_or_default();
-    let Some(caller) = query.split('&').find_map(|pair| pair.strip_prefix("caller=")) else {
-        let help = serde_json::json!({ "error": "name the caller: ?caller=ip:203.0.113.7" });
-        return json(StatusCode::BAD_REQUEST, &help);
-    };
-    let caller = percent_decode(caller);
-    let lifted = gateway.bans.lift(&caller);
-    if lifted {
-        tracing::info!("the ban of {caller:?} was lifted by the operator");
+/// The pages that speak JSON.
+async fn call(
+    operator: &Operator,
+    page: Page,
+    request: Request<Incoming>,
+) -> Result<Value, ApiError> {
+    let gateway = &*operator.gateway;
+    let query = Query::of(&request);
+    match page {
+        Page::Status => Ok(state::status(operator)),
+        Page::Config => Ok(state::config(operator)),
+        Page::Limits => Ok(state::limits(gateway)),
+        Page::Live => Ok(live::live(operator)),
+        Page::Top => Ok(live::top(gateway)),
+        Page::OpenApi => Ok(pages::openapi()),
+        Page::Caller => callers::look_up(gateway, &query).await,
+        Page::ResetCaller => callers::reset(gateway, &body(request).await?).await,
+        Page::Bans => Ok(acts::bans(gateway)),
+        Page::Ban => acts::ban(gateway, &body(request).await?).await,
+        Page::LiftBan => acts::lift(gateway, &query).await,
+        Page::Grants => Ok(acts::grants(gateway)),
+        Page::Grant => acts::grant(gateway, &body(request).await?).await,
+        Page::WithdrawGrant => acts::withdraw(gateway, &query).await,
+        Page::Reload => acts::reload(operator).await,
+        Page::Drain => Ok(acts::drain(gateway, true)),
+        Page::Undrain => Ok(acts::drain(gateway, false)),
+        Page::Dashboard | Page::Livez | Page::Readyz | Page::Metrics => {
+            Err(ApiError::not_found("this page is no JSON"))
+        }
     }
-    let status = if lifted { StatusCode::OK } else { StatusCode::NOT_FOUND };
-    json(status, &serde_json::json!({ "caller": caller, "lifted": lifted }))
+}
+
+/// Why the API does not do what was asked.
+#[derive(Debug)]
+struct ApiError {
+    status: StatusCode,
+    message: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    fn store_away() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the shared store is away")
+    }
+
+    fn answer(&self) -> Answer {
+        json_answer(self.status, &json!({ "error": self.message }))
+    }
+}
+
+/// What stands behind the question mark, decoded.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn of<B>(request: &Request<B>) -> Self {
+        let pairs = request.uri().query().unwrap_or_default().split('&');
+        let pairs = pairs.filter(|pair| !pair.is_empty());
+        let decoded = pairs.map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (percent_decode(name), percent_decode(value))
+        });
+        Self(decoded.collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
 }
 
 fn percent_decode(text: &str) -> String {
@@ -130,12 +209,16 @@ fn percent_decode(text: &str) -> String {
     while let Some((&byte, tail)) = rest.split_first() {
         let escaped = tail.get(..2).and_then(|digits| str::from_utf8(digits).ok());
         let value = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match value.filter(|_| byte == b'%') {
-            Some(value) => {
+        match (byte, value) {
+            (b'%', Some(value)) => {
                 bytes.push(value);
                 rest = &tail[2..];
             }
-            None => {
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = tail;
+            }
+            _ => {
                 bytes.push(byte);
                 rest = tail;
             }
@@ -144,17 +227,62 @@ fn percent_decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn json(status: StatusCode, value: &serde_json::Value) -> Page {
-    let mut page = text(status, format!("{value}\n"));
-    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+/// The JSON object that was sent.
+async fn body(request: Request<Incoming>) -> Result<Value, ApiError> {
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let message = "send JSON, with Content-Type: application/json";
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let reading = Limited::new(request.into_body(), LONGEST).collect();
+    let read = tokio::time::timeout(PATIENCE, reading).await;
+    let read = read.map_err(|_| ApiError::bad("the body did not come"))?;
+    let bytes = read.map_err(|_| ApiError::bad("the body is too long, or broke off"))?.to_bytes();
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| ApiError::bad(format!("this is no JSON: {error}")))?;
+    value.is_object().then_some(value).ok_or_else(|| ApiError::bad("send a JSON object"))
+}
+
+fn nothing_there(allowed: &[Method]) -> Answer {
+    if allowed.is_empty() {
+        let message = "there is nothing here; GET /api/v1/openapi.json lists what there is";
+        return ApiError::not_found(message).answer();
+    }
+    let mut answer = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not by this method").answer();
+    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    if let Ok(allow) = HeaderValue::from_str(&names.join(", ")) {
+        answer.headers_mut().insert(ALLOW, allow);
+    }
+    answer
+}
+
+fn health(state: Result<(), String>) -> Answer {
+    match state {
+        Ok(()) => text(StatusCode::OK, "ok\n".into()),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+fn metrics<B>(request: &Request<B>, gateway: &Gateway) -> Answer {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = crate::metrics::Format::accepted(accept.unwrap_or_default());
+    let mut page = text(StatusCode::OK, gateway.metrics.render(format, &gateway.readings()));
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     page
 }
 
-fn text(status: StatusCode, text: String) -> Page {
-    let mut page = Response::new(Full::new(Bytes::from(text)));
-    *page.status_mut() = status;
+fn json_answer(status: StatusCode, value: &Value) -> Answer {
+    let mut answer = text(status, format!("{value}\n"));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+fn text(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    page.headers_mut().insert(CONTENT_TYPE, plain);
-    page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    page
+    answer.headers_mut().insert(CONTENT_TYPE, plain);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
 }

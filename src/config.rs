@@ -31,6 +31,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
 
+/// Reads a length of time as the file writes it: `250ms`, `30s`, `5m`, `2h`, `7d`.
+pub fn duration(text: &str) -> Result<std::time::Duration, String> {
+    grammar::duration(text)
+}
+
 /// A configuration, with what should be said about it although it is valid.
 #[derive(Debug)]
 pub struct Loaded {
@@ -143,7 +148,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     if let Some(node) = fields.get("overload") {
         overload::check(&overload, &routes, &callers.plans, node, cx);
     }
-    let telemetry = fields.optional("telemetry", cx);
+    let telemetry = fields.optional("telemetry", cx).unwrap_or_default();
     fields.finish(cx);
     let Callers { identity, plans, default_plan, exempt, .. } = callers;
     Some(Config {
@@ -164,6 +169,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         overload,
         access_log,
         telemetry,
+        shown: serde_json::Value::Null,
         files: Vec::new(),
     })
 }

@@ -1,21 +1,24 @@
 //! What lives as long as the process: the store, the clock, the counters, and the snapshot that
 //! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
 
-use crate::bans::Bans;
-use crate::clock::{Clock, Micros, SECOND};
+use crate::clock::{Clock, Micros, SECOND, write_rfc3339};
 use crate::config::Config;
 use crate::config::model::{PerIp, SharedStore};
 use crate::connections::Connections;
 use crate::lines::Lines;
-use crate::metrics::{EndpointReading, Metrics, Readings};
+use crate::metrics::{EndpointReading, Metrics, Process, Readings, StoreMetrics};
 use crate::overload::gate::Reading;
 use crate::overload::memory::Memory as MemoryUse;
+use crate::overrides::{Ban, Keeper, Overrides};
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
+use crate::telemetry::Spans;
+use crate::top::Top;
 use crate::upstream::names::{Names, Resolver};
 use crate::upstream::{Endpoint, Upstream};
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::io::{self, Write};
@@ -26,6 +29,9 @@ use tokio::sync::Notify;
 
 /// File descriptors that callers' connections leave alone.
 const RESERVED: u64 = 40;
+
+/// A worker that has not moved for so many seconds will not.
+const STUCK: u32 = 15;
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -40,8 +46,16 @@ pub struct Gateway {
     pub clock: Clock,
     /// What is counted.
     pub metrics: Metrics,
-    /// Callers who are turned away unheard.
-    pub bans: Bans,
+    /// What is otherwise for single callers.
+    pub overrides: Arc<Overrides>,
+    /// Who asks most, and who is rejected most.
+    pub top: Top,
+    /// Spans on their way to a collector.
+    pub spans: Spans,
+    /// When the process began.
+    pub started: Micros,
+    /// How the last reload went, if there was one.
+    last_reload: Mutex<Option<Reload>>,
     /// One line a request.
     pub access_log: Lines,
     /// Connections by address.
@@ -50,7 +64,11 @@ pub struct Gateway {
     pub names: Arc<Names>,
     /// Told when endpoints have come or gone.
     pub changed: Notify,
+    stopping: AtomicBool,
+    /// The operator wants no more requests here.
     draining: AtomicBool,
+    /// Since how many seconds each worker has not moved, and how far it had come.
+    stuck: Mutex<Vec<(u64, u32)>>,
     /// Where it is written how much memory there is, and which share of it is used, as of late.
     memory: MemoryUse,
     memory_used: AtomicU64,
@@ -58,6 +76,42 @@ pub struct Gateway {
     descriptors: u64,
     /// The shared store that was configured when the process began.
     shared: Option<SharedStore>,
+}
+
+/// Whether a gateway wants requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    Ready,
+    /// The operator says that it does not; those that come are served.
+    Draining,
+    /// It is about to end.
+    Stopping,
+}
+
+impl State {
+    /// Whether it does.
+    pub fn is_ready(self) -> bool {
+        self == Self::Ready
+    }
+
+    /// What the operator reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// How a reload went.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// When.
+    pub at: Micros,
+    /// Why the file is not in force, if it is not.
+    pub error: Option<String>,
 }
 
 impl Gateway {
@@ -73,18 +127,18 @@ impl Gateway {
         let names = Arc::new(Names::new(resolver));
         names.learn(&config.upstreams);
         let metrics = Metrics::new(workers);
-        let (store, bans) = match config.shared.clone() {
-            None => {
-                let (memory, bans) = remembered(&config, clock.now());
-                (Store::Memory(memory), bans)
-            }
+        let overrides = Arc::new(Overrides::new(clock.clone()));
+        let store = match config.shared.clone() {
+            None => Store::Memory(remembered(&config, clock.now(), &overrides)),
             Some(shared) => {
-                let counters = Arc::clone(metrics.store.get_or_init(Arc::default));
+                let new = || Arc::new(StoreMetrics::new(workers));
+                let counters = Arc::clone(metrics.store.get_or_init(new));
                 counters.up.set(1);
-                let redis = Redis::new(shared, workers, clock.clone(), counters);
-                (Store::Redis(redis), Bans::default())
+                let overrides = Arc::clone(&overrides);
+                Store::Redis(Redis::new(shared, workers, clock.clone(), counters, overrides))
             }
         };
+        keep(&overrides, &config);
         let shared = config.shared.clone();
         let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
@@ -93,19 +147,24 @@ impl Gateway {
         let generation = AtomicU64::new(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let draining = AtomicBool::new(false);
         let gateway = Self {
             snapshot,
             generation,
             store,
+            started: clock.now(),
             clock,
             metrics,
-            bans,
+            overrides,
+            top: Top::new(workers),
+            spans: Spans::default(),
+            last_reload: Mutex::default(),
             access_log,
             connections: Connections::default(),
             names,
             changed: Notify::new(),
-            draining,
+            stopping: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            stuck: Mutex::new(vec![(0, 0); workers]),
             memory,
             memory_used: AtomicU64::new(f64::NAN.to_bits()),
             descriptors,
@@ -143,6 +202,7 @@ impl Gateway {
             tracing::warn!("'store' has changed: that takes effect when the gateway is restarted");
         }
         self.store.set_max_keys(config.max_keys);
+        keep(&self.overrides, &config);
         self.names.learn(&config.upstreams);
         let previous = self.snapshot.load();
         let lasting = Lasting {
@@ -181,14 +241,43 @@ impl Gateway {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// No longer ready for new requests.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
+    /// The process is about to end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
     }
 
-    /// Whether the process is about to end.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+    /// Whether the operator wants requests here.
+    pub fn drain(&self, drains: bool) {
+        self.draining.store(drains, Ordering::Release);
+    }
+
+    /// Whether it wants requests.
+    pub fn state(&self) -> State {
+        match (self.stopping.load(Ordering::Acquire), self.draining.load(Ordering::Acquire)) {
+            (true, _) => State::Stopping,
+            (false, true) => State::Draining,
+            (false, false) => State::Ready,
+        }
+    }
+
+    /// Whether every worker moves; otherwise which does not, and the process had better be started
+    /// anew.
+    pub fn is_alive(&self) -> Result<(), String> {
+        let stuck = self.stuck.lock();
+        match stuck.iter().enumerate().find(|(_, (_, seconds))| *seconds >= STUCK) {
+            None => Ok(()),
+            Some((index, (_, seconds))) => {
+                Err(format!("worker {index} has not moved for {seconds} seconds"))
+            }
+        }
+    }
+
+    fn look_at_workers(&self) {
+        let workers = self.metrics.workers.iter().map(|worker| worker.ticks.value());
+        for ((seen, seconds), now) in self.stuck.lock().iter_mut().zip(workers) {
+            *seconds = if *seen == now { seconds.saturating_add(1) } else { 0 };
+            *seen = now;
+        }
     }
 
     /// Looks at how much memory is used.
@@ -208,7 +297,9 @@ impl Gateway {
     pub fn tick(&self) {
         self.clock.sync();
         self.store.sweep(self.clock.now());
-        self.bans.sweep(self.clock.now());
+        self.overrides.sweep();
+        self.metrics.tick();
+        self.look_at_workers();
     }
 
     /// Writes what a restart must not forgive, if a file is configured for it. It may take a while.
@@ -219,17 +310,57 @@ impl Gateway {
         };
         let now = self.clock.now();
         let moment = Moment { now, wall: self.clock.wall(now) };
-        saved::write(&saved.path, memory, &self.bans, moment)
+        saved::write(&saved.path, memory, &self.overrides.bans, moment)
+    }
+
+    /// A moment as others read it: seconds since 1970, by the wall clock.
+    pub fn seconds(&self, moment: Micros) -> f64 {
+        self.clock.wall(moment) as f64 / SECOND as f64
+    }
+
+    /// The wall clock's time.
+    pub fn wall_now(&self) -> Micros {
+        self.clock.wall(self.clock.now())
+    }
+
+    /// A moment of the wall clock, for the log.
+    pub fn wall_text(&self, wall: Micros) -> String {
+        let mut text = Vec::with_capacity(24);
+        write_rfc3339(&mut text, wall);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// How the last reload went, if there was one.
+    pub fn last_reload(&self) -> Option<Reload> {
+        self.last_reload.lock().clone()
+    }
+
+    /// A reload was tried, and failed for this reason if for any.
+    pub fn note_reload(&self, error: Option<String>) {
+        let counter = match error {
+            None => &self.metrics.reloads_ok,
+            Some(_) => &self.metrics.reloads_failed,
+        };
+        counter.increment();
+        *self.last_reload.lock() = Some(Reload { at: self.clock.now(), error });
     }
 
     /// Numbers for the metrics page.
     pub fn readings(&self) -> Readings {
-        let snapshot = self.snapshot.load();
+        let (snapshot, reload) = (self.snapshot.load(), self.last_reload());
         Readings {
+            started: self.seconds(self.started),
             generation: snapshot.generation,
-            loaded_at: snapshot.loaded_at / SECOND,
+            loaded_at: self.seconds(snapshot.loaded_at),
+            reloaded_at: self.seconds(reload.as_ref().map_or(snapshot.loaded_at, |r| r.at)),
+            reload_ok: reload.is_none_or(|reload| reload.error.is_none()),
             memory_keys: self.store.keys(),
-            bans: self.bans.list(self.clock.now()).len(),
+            max_keys: self.store.max_keys(),
+            bans: self.overrides.bans.len(),
+            grants: self.overrides.grants.len(),
+            certificates: snapshot.certificates.to_vec(),
+            process: Process::read(),
+            max_files: self.descriptors,
             endpoints: self.endpoints(),
             memory_used: self.memory_used(),
             gate: snapshot.gate.as_ref().map(|gate| gate.reading()),
@@ -237,7 +368,8 @@ impl Gateway {
         }
     }
 
-    fn gates(&self) -> Vec<(String, Reading)> {
+    /// Places at upstreams, where they are limited.
+    pub fn gates(&self) -> Vec<(String, Reading)> {
         let snapshot = self.snapshot.load();
         let gates = snapshot.upstreams.iter().filter_map(|upstream| {
             Some((upstream.name().to_owned(), upstream.gate.as_ref()?.reading()))
@@ -245,7 +377,8 @@ impl Gateway {
         gates.collect()
     }
 
-    fn endpoints(&self) -> Vec<EndpointReading> {
+    /// Every endpoint there is.
+    pub fn endpoints(&self) -> Vec<EndpointReading> {
         let now = self.clock.now();
         let of = |upstream: &Arc<Upstream>| {
             let members = upstream.members.load_full();
@@ -263,13 +396,16 @@ impl Gateway {
 
 /// What was used and who was banned before a restart, as far as it was saved. A file that cannot be
 /// read is said and not used: a gateway that does not start would be worse.
-fn remembered(config: &Config, now: Micros) -> (Memory, Bans) {
+fn remembered(config: &Config, now: Micros, overrides: &Overrides) -> Memory {
     let path = config.saved.as_ref().map(|saved| saved.path.as_path());
     match path.map(|path| saved::read(path, config.max_keys, now)) {
         None | Some(Ok(None)) => (),
         Some(Ok(Some((memory, bans)))) => {
             tracing::info!("{} counters go on from before the restart", memory.keys());
-            return (memory, bans);
+            for ban in bans.list(now) {
+                overrides.bans.add(Ban::clone(&ban), now);
+            }
+            return memory;
         }
         Some(Err(error)) => {
             let path = path.unwrap_or(Path::new(""));
@@ -281,5 +417,20 @@ fn remembered(config: &Config, now: Micros) -> (Memory, Bans) {
             }
         }
     }
-    (Memory::new(config.max_keys), Bans::default())
+    Memory::new(config.max_keys)
+}
+
+/// Has bans and grants survive a restart. What cannot be read is said, and nothing is lost by it.
+fn keep(overrides: &Overrides, config: &Config) {
+    let keeper = match (&config.shared, &config.admin) {
+        (Some(_), _) => Keeper::Store,
+        (None, Some(admin)) => {
+            let main = config.files.first().map(|file| file.with_extension("overrides.json"));
+            admin.overrides.clone().or(main).map_or(Keeper::Nobody, Keeper::File)
+        }
+        (None, None) => Keeper::Nobody,
+    };
+    if let Err(error) = overrides.keep(keeper) {
+        tracing::error!("bans and grants from before cannot be read: {error}");
+    }
 }

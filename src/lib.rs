@@ -26,19 +26,18 @@
 //! | [`snapshot`] | configuration → one immutable generation that requests run on |
 //! | [`gateway`] | what lives as long as the process; a reload swaps the snapshot |
 //! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
-//! | [`limit`], [`store`], [`bans`] | the algorithms as pure functions, where their states live, and who ignored them |
+//! | [`limit`], [`store`], [`overrides`] | the algorithms as pure functions, where their states live, and what is otherwise for single callers |
 //! | [`layer`], [`told`] | the same limits in a tower stack of your own; what callers are told |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
 //! | [`overload`] | places in flight, how many there should be, who goes first |
 //! | [`listener`], [`proxy_protocol`], [`tls`], [`socket`] | what connections begin with, and their bytes |
 //! | [`incoming`], [`upgrade`] | bodies of requests; switching to another protocol |
-//! | [`metrics`], [`access_log`], [`lines`], [`admin`] | what the operator sees |
+//! | [`metrics`], [`top`], [`access_log`], [`lines`], [`trace`], [`telemetry`], [`admin`] | what the operator sees |
 //! | [`clock`], [`deadline`] | the only places that know the time |
 //! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
 
 pub mod access_log;
 pub mod admin;
-pub mod bans;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -56,6 +55,7 @@ pub mod lines;
 pub mod listener;
 pub mod metrics;
 pub mod overload;
+pub mod overrides;
 pub mod path;
 pub mod patience;
 pub mod proxy;
@@ -66,9 +66,12 @@ pub mod snapshot;
 pub mod socket;
 pub mod store;
 mod sync;
+pub mod telemetry;
 pub mod tls;
 pub mod token;
 pub mod told;
+pub mod top;
+pub mod trace;
 pub mod upgrade;
 pub mod upstream;
 pub mod worker;

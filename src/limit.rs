@@ -113,6 +113,16 @@ pub enum QuotaError {
     TooSlow,
 }
 
+/// Windows that have a name.
+const UNITS: [(Micros, &str); 6] = [
+    (SECOND, "second"),
+    (60 * SECOND, "minute"),
+    (3600 * SECOND, "hour"),
+    (86_400 * SECOND, "day"),
+    (7 * 86_400 * SECOND, "week"),
+    (30 * 86_400 * SECOND, "month"),
+];
+
 /// The largest bucket: half of what the state can count, so that debts fit as well.
 pub const MAX_BURST: u32 = u32::MAX / 2;
 
@@ -183,6 +193,19 @@ impl Quota {
     /// The rate as it was written; a concurrency limit's count is how many.
     pub fn rate(&self) -> Rate {
         self.rate
+    }
+
+    /// The rate as people write it: `1000/minute`, or `20 at once`.
+    pub fn written(&self) -> String {
+        let Rate { count, window } = self.rate;
+        if self.is_concurrency() {
+            return format!("{count} at once");
+        }
+        match UNITS.iter().find(|(length, _)| *length == window) {
+            Some((_, unit)) => format!("{count}/{unit}"),
+            None if window.is_multiple_of(SECOND) => format!("{count}/{}s", window / SECOND),
+            None => format!("{count}/{}ms", window / 1000),
+        }
     }
 
     /// Whether what is taken is held until the request ends, rather than used.

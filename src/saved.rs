@@ -8,15 +8,16 @@
 //! The file is written beside the old one and then takes its place, so there is always a whole one.
 //! It holds the secret that callers' keys are hashed with, so nobody else may read it.
 
-use crate::bans::{Ban, Bans};
 use crate::clock::Micros;
 use crate::digest::sha256;
+use crate::overrides::{Ban, Bans, Why};
 use crate::store::Memory;
 use aws_lc_rs::digest::{Context, SHA256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const MAGIC: &[u8] = b"sluice counters 1\n";
 const SUM: usize = 32;
@@ -76,6 +77,11 @@ impl Times {
 
 /// Writes the counters and bans.
 pub fn write(path: &Path, store: &Memory, bans: &Bans, moment: Moment) -> io::Result<()> {
+    replace(path, |file| write_to(file, store, bans, moment))
+}
+
+/// Writes a file beside the one that is there, which then takes its place.
+pub(crate) fn replace(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder {
         fs::create_dir_all(folder)?;
@@ -84,7 +90,8 @@ pub fn write(path: &Path, store: &Memory, bans: &Bans, moment: Moment) -> io::Re
     let beside = beside(path, &format!(".{}.new", std::process::id()));
     let _ = fs::remove_file(&beside);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = write_to(file, store, bans, moment).and_then(|()| fs::rename(&beside, path));
+    let written = write(&file).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| fs::rename(&beside, path));
     if let Err(error) = written {
         let _ = fs::remove_file(&beside);
         return Err(error);
@@ -93,7 +100,7 @@ pub fn write(path: &Path, store: &Memory, bans: &Bans, moment: Moment) -> io::Re
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn write_to(file: File, store: &Memory, bans: &Bans, moment: Moment) -> io::Result<()> {
+fn write_to(file: &File, store: &Memory, bans: &Bans, moment: Moment) -> io::Result<()> {
     let mut out = Summing { out: BufWriter::new(file), sum: Context::new(&SHA256) };
     out.write_all(MAGIC)?;
     out.write_all(&moment.now.to_le_bytes())?;
@@ -102,7 +109,7 @@ fn write_to(file: File, store: &Memory, bans: &Bans, moment: Moment) -> io::Resu
     out.write_all(&encode(&bans.list(moment.now)))?;
     let Summing { mut out, sum } = out;
     out.write_all(sum.finish().as_ref())?;
-    out.into_inner()?.sync_all()
+    out.flush()
 }
 
 /// A file beside another, called like it with an ending.
@@ -139,8 +146,10 @@ fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), 
     let memory = Memory::load(max_keys, times, &mut from)?;
     let bans = Bans::default();
     for _ in 0..from.u32()? {
-        let (caller, limit) = (from.text()?.to_owned(), from.text()?.to_owned());
-        bans.restore(Ban { caller, limit, until: times.later(from.u64()?) });
+        let (caller, limit) = (from.text()?, from.text()?.into());
+        let until = times.later(from.u64()?);
+        let who = caller.parse().map_err(|_| Damaged("it names nobody"))?;
+        bans.add(Ban { who, why: Why::Penalty(limit), until, metrics: None }, now);
     }
     if !from.0.is_empty() {
         return Err(Damaged("it goes on where it should end"));
@@ -148,14 +157,18 @@ fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), 
     Ok((memory, bans))
 }
 
-fn encode(bans: &[Ban]) -> Vec<u8> {
-    let mut bytes = (bans.len() as u32).to_le_bytes().to_vec();
-    for Ban { caller, limit, until } in bans {
-        put_text(&mut bytes, caller);
-        put_text(&mut bytes, limit);
-        bytes.extend(until.to_le_bytes());
+/// What the operator says is remembered elsewhere.
+fn encode(bans: &[Arc<Ban>]) -> Vec<u8> {
+    let (mut count, mut bytes) = (0_u32, Vec::new());
+    for ban in bans {
+        if let Why::Penalty(limit) = &ban.why {
+            count += 1;
+            put_text(&mut bytes, &ban.who.to_string());
+            put_text(&mut bytes, limit);
+            bytes.extend(ban.until.to_le_bytes());
+        }
     }
-    bytes
+    [count.to_le_bytes().to_vec(), bytes].concat()
 }
 
 pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str) {
@@ -220,6 +233,7 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
     use crate::limit::{Quota, Rate};
+    use crate::overrides::Who;
     use crate::store::{Charge, LimitId, Part, Subject};
 
     const NOW: Micros = 1_700_000_000 * SECOND;
@@ -251,6 +265,11 @@ mod tests {
         remaining
     }
 
+    fn mallory() -> Ban {
+        let (who, why) = (Who::User("mallory".into()), Why::Penalty("bucket".into()));
+        Ban { who, why, until: NOW + SECOND, metrics: None }
+    }
+
     fn saved(store: &Memory, bans: &Bans, wall: Micros) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/limits.bin");
@@ -267,12 +286,13 @@ mod tests {
     fn what_was_used_and_who_is_banned_comes_back() {
         let (store, bans) = (Memory::new(1000), Bans::default());
         ask(&store, NOW);
-        bans.add(Part::User("mallory"), "bucket", NOW + SECOND, NOW);
+        bans.add(mallory(), NOW);
         let (again, banned) = decode(&saved(&store, &bans, NOW), 1000, NOW).unwrap();
         // What was in flight is not.
         assert_eq!(again.keys(), 400);
         assert_eq!(ask(&again, NOW), [1, 1, 1, 1, 2].repeat(100));
-        assert_eq!(banned.list(NOW), bans.list(NOW));
+        let told = |bans: &Bans| format!("{:?}", bans.list(NOW));
+        assert_eq!(told(&banned), told(&bans));
         assert_eq!(again.limit_id("another"), Memory::limit_id(&store, "another"), "numbers go on");
     }
 
@@ -289,7 +309,7 @@ mod tests {
         let day = 86_400 * SECOND;
         let (store, bans) = (Memory::new(1000), Bans::default());
         ask(&store, NOW);
-        bans.add(Part::User("mallory"), "bucket", NOW + SECOND, NOW);
+        bans.add(mallory(), NOW);
         // The machine began with a wrong date, which was put right while the gateway ran; the next
         // one begins with the right date.
         let bytes = saved(&store, &bans, NOW + 2000 * day);

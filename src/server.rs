@@ -120,8 +120,15 @@ impl Server {
         let (admin, on_admin) = watch::channel(None);
         let (commands, on_command) = mpsc::unbounded_channel();
         let workers = spawn_workers(&gateway, count, &on_listeners, &on_stop, &stop)?;
-        let control =
-            Control::new(Arc::clone(&gateway), options.path, files, listeners, admin, stop);
+        let control = Control::new(
+            Arc::clone(&gateway),
+            options.path,
+            files,
+            listeners,
+            admin,
+            stop,
+            commands.clone(),
+        );
         let admin = admin_config.zip(admin_socket);
         let control = control.spawn(admin, on_command, workers, options.signals)?;
         let control = Some(control);

@@ -9,7 +9,7 @@ mod router;
 use crate::clock::{Micros, micros};
 use crate::config::model::{
     self, AccessLog, Attribute, Concurrency, Config, Consistency, Cost, Exempt, Headers, Identity,
-    Layer, OnFailure, Overload, Places, Priority, Quotas, Require, Saved, Server,
+    Layer, OnFailure, Overload, Places, Priority, Quotas, Require, Saved, Server, Telemetry,
 };
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
@@ -64,6 +64,12 @@ pub struct Snapshot {
     pub access_log: Option<AccessLog>,
     /// Where counters survive a restart.
     pub saved: Option<Saved>,
+    /// The configuration as it may be shown.
+    pub shown: serde_json::Value,
+    /// What is traced, and where spans go.
+    pub telemetry: Telemetry,
+    /// Where callers are shown a certificate, for whom, and until when it is valid.
+    pub certificates: Box<[(String, String, i64)]>,
 }
 
 /// What a plan says beside its rates.
@@ -122,6 +128,8 @@ pub struct Limit {
     pub by: Vec<Attribute>,
     /// In whose presence it does not apply.
     pub unless: Vec<Attribute>,
+    /// What the file calls its algorithm.
+    pub algorithm: &'static str,
     /// What it allows: one quota, or one for each plan.
     quotas: Box<[Quota]>,
     by_plan: bool,
@@ -132,8 +140,8 @@ pub struct Limit {
     pub cost: Cost,
     /// Counts and reports, but never rejects.
     pub shadow: bool,
-    /// Its counters.
-    pub metrics: Arc<LimitMetrics>,
+    /// Its counters, by the caller's plan where that is known; otherwise there is one.
+    metrics: Box<[Arc<LimitMetrics>]>,
     /// What happens to callers who ignore its rejects.
     pub penalty: Option<Penalty>,
     /// What it does while a shared store is away.
@@ -156,7 +164,7 @@ pub struct Penalty {
 }
 
 impl Limit {
-    fn new(limit: &model::Limit, store: &Store, metrics: &Metrics) -> Self {
+    fn new(limit: &model::Limit, plans: &[model::Plan], store: &Store, metrics: &Metrics) -> Self {
         let (quotas, by_plan): (Box<[Quota]>, bool) = match &limit.quotas {
             Quotas::Fixed(quota) => ([quota.clone()].into(), false),
             Quotas::ByPlan(quotas) => (quotas.as_slice().into(), true),
@@ -182,7 +190,12 @@ impl Limit {
             by_plan,
             cost: limit.cost.clone(),
             shadow: limit.shadow,
-            metrics: metrics.limit(&limit.name),
+            metrics: if limit.has_plans() && !plans.is_empty() {
+                plans.iter().map(|plan| metrics.limit(&limit.name, &plan.name)).collect()
+            } else {
+                [metrics.limit(&limit.name, "")].into()
+            },
+            algorithm: limit.algorithm,
             penalty: limit.penalty.as_ref().map(|penalty| Penalty {
                 id: store.limit_id(&format!("{}\u{0}rejects", limit.name)),
                 tolerated: penalty.tolerated.clone(),
@@ -194,6 +207,32 @@ impl Limit {
     /// Which quota holds for a caller of this plan; the other methods take it.
     pub fn quota_index(&self, plan: usize) -> usize {
         if self.by_plan { plan } else { 0 }
+    }
+
+    /// Which counters are those of a caller of this plan; [`metrics`](Self::metrics) takes it.
+    pub fn plan_index(&self, plan: usize) -> usize {
+        if self.metrics.len() > 1 { plan } else { 0 }
+    }
+
+    /// Its counters for callers of a plan.
+    #[inline]
+    pub fn metrics(&self, plan: usize) -> &Arc<LimitMetrics> {
+        &self.metrics[plan]
+    }
+
+    /// All its counters.
+    pub fn all_metrics(&self) -> &[Arc<LimitMetrics>] {
+        &self.metrics
+    }
+
+    /// What it counts by, as it is written.
+    pub fn by_name(&self) -> String {
+        model::by_name(&self.by)
+    }
+
+    /// Everything it may allow: one quota, or one for each plan.
+    pub fn quotas(&self) -> &[Quota] {
+        &self.quotas
     }
 
     /// What it allows.
@@ -273,8 +312,9 @@ pub struct Lasting<'a> {
 impl Snapshot {
     /// Builds the next generation.
     pub fn build(config: Config, loaded_at: Micros, lasting: Lasting<'_>) -> Self {
-        let limit =
-            |limit: &model::Limit| Arc::new(Limit::new(limit, lasting.store, lasting.metrics));
+        let limit = |limit: &model::Limit| {
+            Arc::new(Limit::new(limit, &config.plans, lasting.store, lasting.metrics))
+        };
         let guards: Vec<Arc<Limit>> = config.limits.iter().map(limit).collect();
         let router = Router::new(&config.routes);
         let upstreams = upstreams(&config, lasting);
@@ -299,6 +339,7 @@ impl Snapshot {
         let plans = plans.map(|plan| Plan { name: plan.name, priority: plan.priority });
         let plans: Box<[Plan]> = plans.collect();
         let gate = gate(&config.overload, lasting.previous);
+        let certificates = certificates(&config.listen);
         Self {
             gated: gate.is_some() || upstreams.iter().any(|upstream| upstream.gate.is_some()),
             gate,
@@ -318,6 +359,9 @@ impl Snapshot {
             overload: config.overload,
             saved: config.saved,
             access_log: config.access_log,
+            shown: config.shown,
+            telemetry: config.telemetry,
+            certificates,
         }
     }
 
@@ -325,6 +369,17 @@ impl Snapshot {
     fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         let of_routes = self.routes.iter().flat_map(|route| &*route.limits);
         self.guards.iter().chain(of_routes)
+    }
+
+    /// Every limit once, and the routes that it guards; none are named if it guards all.
+    pub fn each_limit(&self) -> Vec<(&Arc<Limit>, Option<Vec<&str>>)> {
+        let guards = self.guards.iter().map(|limit| (limit, None));
+        let of_routes = self.routes.iter().flat_map(|route| {
+            let limits = route.limits.iter();
+            let limits = limits.filter(|limit| !self.guards.iter().any(|g| g.id == limit.id));
+            limits.map(|limit| (limit, Some(vec![route.name.as_str()])))
+        });
+        guards.chain(of_routes).collect()
     }
 
     /// Limits whose counters mean nothing to what they are now: requests in flight are not used
@@ -354,6 +409,19 @@ impl Snapshot {
     pub fn plan(&self, name: &str) -> Option<usize> {
         self.plans.iter().position(|plan| plan.name == name)
     }
+}
+
+fn certificates(listeners: &[model::Listener]) -> Box<[(String, String, i64)]> {
+    let of = |listener: &model::Listener| {
+        let address = listener.address.to_string();
+        let all = listener.tls.iter().flat_map(|tls| tls.certificates.clone());
+        let told = all.map(move |certificate| {
+            let name = certificate.names.first().cloned().unwrap_or_default();
+            (address.clone(), name, certificate.until)
+        });
+        told.collect::<Vec<_>>()
+    };
+    listeners.iter().flat_map(of).collect()
 }
 
 /// Those that were there before go on.

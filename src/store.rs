@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use self::redis::{Redis, on_worker};
+pub(crate) use key::Seed;
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
 
@@ -29,6 +30,7 @@ pub struct LimitId(u32);
 
 /// One layer's claim on one request, and the answer to it.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Charge<'a> {
     /// Whose counters.
     pub limit: LimitId,
@@ -48,6 +50,8 @@ pub struct Charge<'a> {
     pub shard: Option<u16>,
     /// What is said while a shared store is away.
     pub on_failure: OnFailure,
+    /// The quota is not the limit's own: it was granted to this caller.
+    pub granted: bool,
     /// What the limit says; the store writes it.
     pub verdict: Verdict,
 }
@@ -66,6 +70,7 @@ impl<'a> Charge<'a> {
             leased: false,
             shard: None,
             on_failure: OnFailure::Local,
+            granted: false,
             verdict: Verdict::NONE,
         }
     }
@@ -93,6 +98,8 @@ pub struct Hold {
     admitted: Verdict,
     /// Counted among newcomers beyond the cap.
     overflow: bool,
+    /// The quota was granted to this caller, and is in force whatever the limit says.
+    granted: bool,
     /// Where it is, if it is in a shared store.
     shared: Option<InStore>,
 }
@@ -178,6 +185,29 @@ impl Store {
         }
     }
 
+    /// What the limits say to a caller as it is; nothing is charged. Shadows speak like others.
+    pub async fn peek(&self, charges: &mut [Charge<'_>], now: Micros) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(memory) => {
+                drop(memory.foresee(charges, now));
+                Ok(())
+            }
+            Self::Redis(redis) => redis.peek(charges, now).await,
+        }
+    }
+
+    /// Forgets what a caller has used of a limit. What is in flight is not used, and stays.
+    pub async fn reset(&self, charge: &Charge<'_>, now: Micros) -> Result<(), StoreError> {
+        match self {
+            _ if charge.quota.is_concurrency() => Ok(()),
+            Self::Memory(memory) => {
+                memory.reset(charge);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.reset(charge, now).await,
+        }
+    }
+
     /// Counters in this process: the store's own, or those that need not be shared.
     pub fn local(&self) -> &Memory {
         match self {
@@ -226,6 +256,11 @@ impl Store {
     /// Changes how many callers are remembered.
     pub fn set_max_keys(&self, max_keys: usize) {
         self.local().set_max_keys(max_keys);
+    }
+
+    /// How many callers may be remembered here.
+    pub fn max_keys(&self) -> usize {
+        self.local().max_keys()
     }
 
     /// How many callers are remembered here.

@@ -10,7 +10,7 @@ fn health_and_metrics_are_there() {
     gateway.statuses("/", &[], 5);
     assert!(gateway.reload("nonsense").is_err());
     let admin = |path: &str, headers: &[(&str, &str)]| {
-        Connection::open(gateway.admin()).send("GET", path, headers, b"")
+        Connection::to_operator(gateway.admin()).send("GET", path, headers, b"")
     };
     assert_eq!(admin("/livez", &[]).text(), "ok\n");
     assert_eq!(admin("/readyz", &[]).text(), "ok\n");
@@ -48,7 +48,7 @@ fn a_token_guards_all_but_health() {
     let status = |path: &str, token: &str| {
         let headers = [("authorization", format!("Bearer {token}"))];
         let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
-        Connection::open(gateway.admin()).send("GET", path, &headers, b"").status
+        Connection::to_operator(gateway.admin()).send("GET", path, &headers, b"").status
     };
     assert_eq!(
         [status("/livez", "x"), status("/readyz", "x"), status("/metrics", "x")],
@@ -72,10 +72,10 @@ fn the_admin_listener_comes_moves_and_goes_with_a_reload() {
     assert_eq!(gateway.server().admin_address(), None);
     gateway.reload(&yaml("admin: 127.0.0.1:0\n")).unwrap();
     let first = gateway.admin();
-    assert_eq!(Connection::open(first).get("/livez").status, 200);
+    assert_eq!(Connection::to_operator(first).get("/livez").status, 200);
     gateway.reload(&yaml("admin: 127.0.0.2:0\n")).unwrap();
     assert_ne!(gateway.admin(), first);
-    assert_eq!(Connection::open(gateway.admin()).get("/livez").status, 200);
+    assert_eq!(Connection::to_operator(gateway.admin()).get("/livez").status, 200);
     let gone = |address| std::net::TcpStream::connect(address).is_err().then_some(());
     crate::common::eventually("the end of the first", || gone(first));
     let second = gateway.admin();

@@ -166,8 +166,8 @@ fn a_caller_who_leaves_the_queue_gives_the_last_place_back() {
     assert_eq!(gateway.get("/").status, 200);
     let mut waiting = gateway.connect();
     waiting.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    let decisions = gateway.server().gateway().metrics.limit("x");
-    eventually("a full queue", || (decisions.allowed.value() == 2).then_some(()));
+    let decisions = gateway.server().gateway().metrics.limit("x", "");
+    eventually("a full queue", || (decisions.total("allowed") == 2).then_some(()));
     // Whoever is not turned away waits, and gives the place back when they leave.
     let turned_away = || {
         let mut next = gateway.connect();

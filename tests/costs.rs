@@ -15,7 +15,7 @@ fn costing(backend: &Backend, cost: &str) -> Gateway {
 }
 
 fn metric(gateway: &Gateway, name: &str) -> u64 {
-    let page = Connection::open(gateway.admin()).get("/metrics");
+    let page = Connection::to_operator(gateway.admin()).get("/metrics");
     let line = page.text().lines().find_map(|line| line.strip_prefix(name)).expect(name);
     line.trim().parse().unwrap()
 }
@@ -280,8 +280,8 @@ fn who_leaves_the_queue_has_cost_nothing() {
     assert_eq!(gateway.get("/cost/10").status, 200);
     let mut waiting = gateway.connect();
     waiting.write(b"GET /cost/1 HTTP/1.1\r\nhost: a\r\n\r\n");
-    let decisions = gateway.server().gateway().metrics.limit("tokens");
-    eventually("it waits", || (decisions.allowed.value() == 2).then_some(()));
+    let decisions = gateway.server().gateway().metrics.limit("tokens", "");
+    eventually("it waits", || (decisions.total("allowed") == 2).then_some(()));
     drop(waiting);
     eventually("they have left", || {
         (metric(&gateway, "sluice_requests_in_flight") == 0).then_some(())
@@ -292,9 +292,9 @@ fn who_leaves_the_queue_has_cost_nothing() {
         other.write(b"GET /cost/1 HTTP/1.1\r\nhost: a\r\n\r\n");
     }
     eventually("both are decided", || {
-        (decisions.allowed.value() + decisions.rejected.value() == 4).then_some(())
+        (decisions.total("allowed") + decisions.total("rejected") == 4).then_some(())
     });
-    assert_eq!(decisions.rejected.value(), 0);
+    assert_eq!(decisions.total("rejected"), 0);
 }
 
 #[test]

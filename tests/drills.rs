@@ -22,7 +22,7 @@ fn gateway(endpoints: &[SocketAddr], settings: &str) -> Gateway {
 }
 
 fn in_service(gateway: &Gateway) -> usize {
-    let page = Connection::open(gateway.admin()).get("/metrics").text().to_owned();
+    let page = Connection::to_operator(gateway.admin()).get("/metrics").text().to_owned();
     let endpoints = page.lines().filter(|line| line.starts_with("sluice_endpoint_in_service{"));
     endpoints.filter(|line| line.ends_with(" 1")).count()
 }

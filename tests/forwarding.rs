@@ -482,7 +482,7 @@ fn a_caller_who_leaves_lets_go_of_everything() {
     }
     let lines = gateway.log.wait_for(5);
     assert!(lines.iter().all(|line| line.get("aborted").is_some()));
-    let metrics = crate::common::Connection::open(gateway.admin()).get("/metrics");
+    let metrics = crate::common::Connection::to_operator(gateway.admin()).get("/metrics");
     assert!(metrics.text().contains("sluice_requests_in_flight 0\n"), "{}", metrics.text());
 }
 

@@ -301,7 +301,7 @@ fn running_out_of_file_descriptors_harms_nobody_for_long() {
         .collect();
     // The operator gets through, and so do those who had come before.
     let page = eventually("the operator's page", || {
-        Connection::open(admin).try_get("/metrics").filter(|page| page.status == 200)
+        Connection::to_operator(admin).try_get("/metrics").filter(|page| page.status == 200)
     });
     assert!(page.text().contains("sluice_refused_total{reason=\"too_many_connections"));
     drop(flood);
@@ -318,7 +318,7 @@ fn a_full_disk_under_the_access_log_costs_lines_and_nothing_else() {
         assert_eq!(connection.get("/").status, 200);
     }
     eventually("lost lines", || {
-        let page = Connection::open(admin).get("/metrics");
+        let page = Connection::to_operator(admin).get("/metrics");
         page.text().contains("sluice_access_log_dropped_total 20").then_some(())
     });
 }

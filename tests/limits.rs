@@ -186,9 +186,9 @@ fn a_shadow_limit_counts_and_never_rejects() {
     ));
     assert_eq!(gateway.statuses("/", &[], 5), [200, 200, 200, 200, 429]);
     let metrics = &gateway.server().gateway().metrics;
-    let (live, new) = (metrics.limit("live"), metrics.limit("new"));
-    assert_eq!((live.allowed.value(), live.rejected.value()), (4, 1));
-    assert_eq!((new.allowed.value(), new.shadow_rejected.value()), (2, 2), "of those admitted");
+    let (live, new) = (metrics.limit("live", ""), metrics.limit("new", ""));
+    assert_eq!((live.total("allowed"), live.total("rejected")), (4, 1));
+    assert_eq!((new.total("allowed"), new.total("shadow_rejected")), (2, 2), "of those admitted");
     assert!(!gateway.get("/").header("ratelimit").unwrap().contains("new"));
 }
 
@@ -247,7 +247,7 @@ identity:
     assert_eq!(gateway.statuses("/", &[("x-forwarded-for", "192.0.2.9")], 3), [200; 3]);
     assert_eq!(gateway.statuses("/", &[("x-api-key", "night")], 3), [200; 3]);
     assert_eq!(gateway.statuses("/", &[], 2), [200, 429]);
-    assert_eq!(gateway.server().gateway().metrics.limit("g").exempt.value(), 6);
+    assert_eq!(gateway.server().gateway().metrics.limit("g", "").total("exempt"), 6);
 }
 
 #[test]
@@ -306,9 +306,9 @@ fn a_candidate_is_tried_beside_the_live_limit() {
     let gateway = Gateway::start(&limited(&backend, limit));
     assert_eq!(gateway.statuses("/", &[], 6), [200, 200, 200, 200, 200, 429]);
     let metrics = &gateway.server().gateway().metrics;
-    let candidate = metrics.limit("live/candidate");
-    assert_eq!((candidate.allowed.value(), candidate.shadow_rejected.value()), (2, 3));
-    assert_eq!(metrics.limit("live").rejected.value(), 1);
+    let candidate = metrics.limit("live/candidate", "");
+    assert_eq!((candidate.total("allowed"), candidate.total("shadow_rejected")), (2, 3));
+    assert_eq!(metrics.limit("live", "").total("rejected"), 1);
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"live\";q=5;w=3600"));
 }
 
@@ -367,7 +367,7 @@ routes:
     assert_eq!(gateway.get_with("/", &eve).status, 429);
     gateway.advance(Duration::from_secs(1));
     assert_eq!(gateway.get_with("/login", &eve).status, 200, "and ends");
-    assert_eq!(gateway.server().gateway().metrics.limit("login").banned.value(), 3);
+    assert_eq!(gateway.server().gateway().metrics.limit("login", "").total("banned"), 3);
 }
 
 #[test]
@@ -378,10 +378,13 @@ fn a_ban_can_be_seen_and_lifted_by_the_operator() {
     let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{}", limited(&backend, limit)));
     assert_eq!(gateway.statuses("/", &[], 4), [200, 429, 429, 429]);
     let admin = |method: &str, path: &str| {
-        crate::common::Connection::open(gateway.admin()).send(method, path, &[], b"")
+        crate::common::Connection::to_operator(gateway.admin()).send(method, path, &[], b"")
     };
-    let bans = "{\"bans\":[{\"caller\":\"ip:127.0.0.1\",\"limit\":\"x\",\"seconds\":3600}]}\n";
-    assert_eq!(admin("GET", "/api/v1/bans").text(), bans);
+    let page = admin("GET", "/api/v1/bans");
+    let told: serde_json::Value = serde_json::from_str(page.text()).unwrap();
+    let ban = &told["bans"][0];
+    assert_eq!((&ban["caller"], &ban["by"]), (&"ip:127.0.0.1".into(), &"penalty".into()));
+    assert_eq!((&ban["limit"], &ban["seconds"]), (&"x".into(), &3600.into()));
     assert!(admin("GET", "/metrics").text().contains("sluice_bans 1\n"));
     assert_eq!(admin("DELETE", "/api/v1/bans?caller=ip:9.9.9.9").status, 404);
     assert_eq!(admin("DELETE", "/api/v1/bans").status, 400);

@@ -73,7 +73,7 @@ fn who_does_not_greet_in_time_is_let_go_and_counted() {
             assert!(began.elapsed() < Duration::from_secs(5));
         }
     }
-    let page = crate::common::Connection::open(gateway.admin()).get("/metrics");
+    let page = crate::common::Connection::to_operator(gateway.admin()).get("/metrics");
     let line = "sluice_refused_total{reason=\"handshake\"} 4";
     assert!(page.text().contains(line), "{}", page.text());
     // Whoever speaks HTTP where TLS is expected is told.

@@ -493,7 +493,7 @@ fn sheddable_requests_are_refused_when_memory_runs_short() {
     eventually("and for all of them", || (statuses("/report") == [503; 20]).then_some(()));
     assert_eq!((statuses("/"), statuses("/pay")), (vec![200; 20], vec![200; 20]));
     let page = eventually("both workers know", || {
-        let page = Connection::open(gateway.admin()).get("/metrics").text().to_owned();
+        let page = Connection::to_operator(gateway.admin()).get("/metrics").text().to_owned();
         let level =
             |worker| page.contains(&format!("sluice_overload_level{{worker=\"{worker}\"}} 1\n"));
         (level(0) && level(1)).then_some(page.clone())
@@ -544,7 +544,7 @@ fn the_metrics_tell_how_many_places_there_are() {
     );
     let _first = [ask(&gateway, "/"), ask(&gateway, "/")];
     held.works_on(2);
-    let page = Connection::open(gateway.admin()).get("/metrics").text().to_owned();
+    let page = Connection::to_operator(gateway.admin()).get("/metrics").text().to_owned();
     for line in [
         "sluice_upstream_places{upstream=\"app\"} 4\n",
         "sluice_upstream_places_taken{upstream=\"app\"} 2\n",

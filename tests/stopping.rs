@@ -198,9 +198,9 @@ fn a_gateway_that_stops_is_no_longer_ready() {
     eventually("the request", || (backend.seen().len() == 1).then_some(()));
     let stopping = std::thread::spawn(move || gateway.stop());
     eventually("the end of readiness", || {
-        (Connection::open(admin).get("/readyz").status == 503).then_some(())
+        (Connection::to_operator(admin).get("/readyz").status == 503).then_some(())
     });
-    assert_eq!(Connection::open(admin).get("/livez").status, 200);
+    assert_eq!(Connection::to_operator(admin).get("/livez").status, 200);
     assert_eq!(busy.read_reply("GET").text(), "done");
     stopping.join().unwrap();
 }

@@ -48,7 +48,7 @@ fn reload(gateway: &Gateway, yaml: &str) {
 }
 
 fn metrics(gateway: &Gateway) -> String {
-    Connection::open(gateway.admin()).get("/metrics").text().to_owned()
+    Connection::to_operator(gateway.admin()).get("/metrics").text().to_owned()
 }
 
 fn metric(gateway: &Gateway, line: &str) -> u64 {

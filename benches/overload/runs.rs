@@ -208,7 +208,9 @@ upstreams: {{ app: {{ endpoints: ['http://{}'], eject: off, {upstream} }} }}
     /// What the gauge stands at.
     fn reading(&self, gauge: &str) -> Option<f64> {
         let mut stream = TcpStream::connect(self.admin).ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").ok()?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+            .ok()?;
         let mut page = String::new();
         stream.read_to_string(&mut page).ok()?;
         let line = page.lines().find(|line| line.starts_with(gauge))?;

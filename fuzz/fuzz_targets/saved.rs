@@ -7,7 +7,7 @@
 
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
-use sluice::bans::Bans;
+use sluice::overrides::Bans;
 use sluice::clock::SECOND;
 use sluice::digest::sha256;
 use sluice::limit::{Quota, Rate};

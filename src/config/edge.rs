@@ -201,6 +201,8 @@ pub(super) fn max_body(
     }
 }
 
+const LOG_FORMATS: [(&str, LogFormat); 2] = [("json", LogFormat::Json), ("text", LogFormat::Text)];
+
 /// `logging`: the access log, or `None` when it is off.
 pub(super) struct Logging(pub(super) Option<AccessLog>);
 
@@ -234,10 +236,8 @@ impl Read for Logging {
             };
         }
         let mut fields = Fields::of(node, "the access log", cx)?;
-        const FORMATS: [(&str, LogFormat); 2] =
-            [("json", LogFormat::Json), ("text", LogFormat::Text)];
         let format = fields.get("format");
-        let format = format.and_then(|n| one_of(n, cx, "a format of the access log", &FORMATS));
+        let format = format.and_then(|n| one_of(n, cx, "a format of the access log", &LOG_FORMATS));
         let Self(default) = Self::default();
         let mut log = default?;
         log.format = format.unwrap_or_default();

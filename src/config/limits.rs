@@ -6,7 +6,9 @@ mod quotas;
 use super::callers::Callers;
 use super::diagnostics::nearest;
 use super::grammar;
-use super::model::{Attribute, Consistency, Limit, OnFailure, Penalty, Quotas, SharedStore};
+use super::model::{
+    Attribute, Consistency, Limit, OnFailure, Penalty, Quotas, SharedStore, by_name,
+};
 use super::read::{Context, Fields, Located, Read, one_of, parsed};
 use super::store;
 use super::tree::{Kind, Node};
@@ -242,22 +244,6 @@ pub(crate) fn valid_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn by_name(by: &[Attribute]) -> String {
-    if by.is_empty() {
-        return "global".to_owned();
-    }
-    by.iter().map(attribute_name).collect::<Vec<_>>().join("+")
-}
-
-fn attribute_name(attribute: &Attribute) -> String {
-    match attribute {
-        Attribute::Ip => "ip".to_owned(),
-        Attribute::User => "user".to_owned(),
-        Attribute::ApiKey => "api_key".to_owned(),
-        Attribute::Header(name) => format!("header:{name}"),
-    }
-}
-
 /// What a limit counts by: attributes, or nothing for `global`.
 fn by(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
     if let Kind::Scalar(scalar) = &node.kind
@@ -292,7 +278,7 @@ fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Ve
             Attribute::Ip | Attribute::Header(_) => false,
         };
         if unknown {
-            let name = attribute_name(&attribute.value);
+            let name = attribute.value.name();
             cx.warn(&attribute.node, format!("without 'identity.{name}' no caller ever has this"));
         }
     }

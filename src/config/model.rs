@@ -184,8 +184,10 @@ pub struct Config {
     pub overload: Overload,
     /// The access log, unless it is off.
     pub access_log: Option<AccessLog>,
-    /// Where traces go, if anywhere.
-    pub telemetry: Option<Telemetry>,
+    /// What is traced, and where spans go.
+    pub telemetry: Telemetry,
+    /// The file as it may be shown: nothing secret is in it.
+    pub shown: serde_json::Value,
     /// Every file this was made of, for the watcher.
     pub files: Vec<PathBuf>,
 }
@@ -322,6 +324,26 @@ pub enum Attribute {
     Header(HeaderName),
 }
 
+impl Attribute {
+    /// As it is written.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Ip => "ip".to_owned(),
+            Self::User => "user".to_owned(),
+            Self::ApiKey => "api_key".to_owned(),
+            Self::Header(name) => format!("header:{name}"),
+        }
+    }
+}
+
+/// What a limit counts by, as it is written: `api_key+ip`, or `global` for nothing.
+pub fn by_name(by: &[Attribute]) -> String {
+    if by.is_empty() {
+        return "global".to_owned();
+    }
+    by.iter().map(Attribute::name).collect::<Vec<_>>().join("+")
+}
+
 /// The order in which layers are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
@@ -416,6 +438,11 @@ pub struct Penalty {
 }
 
 impl Limit {
+    /// Whether those it counts have a plan.
+    pub fn has_plans(&self) -> bool {
+        self.by.iter().any(|by| matches!(by, Attribute::User | Attribute::ApiKey))
+    }
+
     /// Where in the order of layers it is decided.
     pub fn layer(&self) -> Layer {
         match self.by.as_slice() {
@@ -725,23 +752,36 @@ pub enum PerIp {
 /// `telemetry`: what is traced, and where spans are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Telemetry {
-    /// The collector: OTLP over HTTP.
-    pub otlp: Collector,
-    /// The share of traces that is exported, unless whoever began one has decided.
+    /// The collector of spans, OTLP over HTTP; without one there are none.
+    pub otlp: Option<Collector>,
+    /// The share of traces that is recorded, unless a trusted proxy has decided.
     pub sample: f64,
+    /// Whether a trace begins here that nobody has begun before.
+    pub begin: bool,
     /// What the spans say that they are of.
     pub service_name: String,
     /// Sent with every batch of spans; values may be secrets.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+impl Default for Telemetry {
+    fn default() -> Self {
+        let service_name = "sluice".to_owned();
+        Self { otlp: None, sample: 1.0, begin: true, service_name, headers: Vec::new() }
+    }
+}
+
 /// Where spans are sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Collector {
-    /// Where it runs.
-    pub endpoint: Endpoint,
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
     /// What is asked for there.
     pub path: String,
+    /// How it proves who it is; otherwise everything is in the clear.
+    pub tls: Option<client::Tls>,
 }
 
 /// How a line of the access log is written.

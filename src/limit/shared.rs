@@ -63,6 +63,14 @@ impl Quota {
         self.with_counts(|pace| of(pace, 1), |tokens| of(tokens, cost))
     }
 
+    /// So many times as much, but room for one request of this cost. Where that is beyond what can be
+    /// counted, it stays as it is.
+    #[expect(clippy::cast_sign_loss, reason = "no factor is less than nothing")]
+    pub(crate) fn times(&self, factor: f64, cost: u32) -> Self {
+        let of = |count: u32, least: u32| ((f64::from(count) * factor) as u32).max(least);
+        self.with_counts(|pace| of(pace, 1), |tokens| of(tokens, cost))
+    }
+
     /// One of `of` parts, which together are the whole.
     pub(crate) fn part(&self, index: u32, of: u32) -> Self {
         let part = |count: u32| count / of + u32::from(index < count % of);

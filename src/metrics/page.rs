@@ -1,12 +1,10 @@
 //! What is counted, as text for Prometheus.
 
-use super::{Counter, Metrics, Refused, StoreMetrics, UpstreamMetrics};
-use crate::config::model::Priority;
-use crate::overload::Shed;
+use super::families::{self, Family, Kind};
+use super::{Distribution, LimitMetrics, Metrics, Process, StoreMetrics, UpstreamMetrics};
 use crate::overload::gate::Reading;
 use crate::upstream::Fault;
 use std::fmt::{Display, Write as _};
-use std::sync::Arc;
 
 /// The two text formats that scrapers ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +37,24 @@ impl Format {
 /// Numbers that live elsewhere and are read when somebody scrapes.
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
+    /// When the process began, in seconds since 1970.
+    pub started: f64,
     /// How many configurations have been in force.
     pub generation: u64,
     /// When the one in force was loaded, in seconds since 1970.
-    pub loaded_at: u64,
+    pub loaded_at: f64,
+    /// When the file was read last, and whether it could be used.
+    pub reloaded_at: f64,
+    /// See `reloaded_at`.
+    pub reload_ok: bool,
     /// Callers the memory store remembers.
     pub memory_keys: usize,
+    /// How many it may remember.
+    pub max_keys: usize,
     /// Callers who are banned.
     pub bans: usize,
+    /// Callers who are granted other rates.
+    pub grants: usize,
     /// Every endpoint there is.
     pub endpoints: Vec<EndpointReading>,
     /// Which share of its memory the process has, where there is a limit to it.
@@ -55,6 +63,12 @@ pub struct Readings {
     pub gate: Option<Reading>,
     /// Places at upstreams, where they are limited.
     pub gates: Vec<(String, Reading)>,
+    /// Where callers are shown a certificate, for whom, and until when it is valid.
+    pub certificates: Vec<(String, String, i64)>,
+    /// What the system says.
+    pub process: Process,
+    /// File descriptors the process may have.
+    pub max_files: u64,
 }
 
 /// How an endpoint is doing.
@@ -70,59 +84,23 @@ pub struct EndpointReading {
     pub in_flight: u32,
 }
 
-type Pick = fn(&UpstreamMetrics) -> &Counter;
-type Read = fn(&EndpointReading) -> u64;
+type Pick = fn(&UpstreamMetrics) -> u64;
 type ReadGate = fn(&Reading) -> u64;
 
 impl Metrics {
     /// Everything as text.
     pub fn render(&self, format: Format, readings: &Readings) -> String {
-        let mut page = Page { out: String::with_capacity(4096), format };
-        page.family("sluice_requests", "counter", "Requests answered, by route and status.");
-        let routes = self.routes.lock();
-        let unrouted = [(String::new(), Arc::clone(&self.unrouted))];
-        for (name, route) in routes.iter().chain(unrouted.iter().map(|(n, r)| (n, r))) {
-            for (status, count) in route.statuses() {
-                let status = status.to_string();
-                page.counter("sluice_requests", &[("route", name), ("status", &status)], count);
-            }
-        }
-        page.family("sluice_limit_decisions", "counter", "Decisions, by limit and verdict.");
-        for (name, limit) in self.limits.lock().iter() {
-            let verdicts = [
-                ("allowed", &limit.allowed),
-                ("rejected", &limit.rejected),
-                ("shadow_rejected", &limit.shadow_rejected),
-                ("exempt", &limit.exempt),
-                ("banned", &limit.banned),
-            ];
-            for (verdict, count) in verdicts {
-                let labels = [("limit", name.as_str()), ("verdict", verdict)];
-                page.counter("sluice_limit_decisions", &labels, count.value());
-            }
-        }
-        page.family(
-            "sluice_limit_unsettled",
-            "counter",
-            "Answers that did not tell their cost: what was reserved stays charged.",
-        );
-        for (name, limit) in self.limits.lock().iter() {
-            let labels = [("limit", name.as_str())];
-            page.counter("sluice_limit_unsettled", &labels, limit.unsettled.value());
-        }
-        page.family(
-            "sluice_refused",
-            "counter",
-            "Connections and requests that the guards of the edge refused, by reason.",
-        );
-        for (reason, count) in Refused::NAMES.iter().zip(&self.refused) {
-            page.counter("sluice_refused", &[("reason", reason)], count.value());
-        }
+        let mut page = Page { out: String::with_capacity(16 << 10), format };
+        self.render_routes(&mut page);
+        self.render_limits(&mut page);
+        let mut refused = page.family(&families::REFUSED);
+        self.refusals().for_each(|(reason, count)| refused.put(&[reason], count));
         self.render_upstreams(&mut page, &readings.endpoints);
         self.render_overload(&mut page, readings);
         if let Some(store) = self.store.get() {
             store.render(&mut page);
         }
+        self.render_config(&mut page, readings);
         self.render_process(&mut page, readings);
         if format == Format::OpenMetrics {
             page.out.push_str("# EOF\n");
@@ -130,185 +108,172 @@ impl Metrics {
         page.out
     }
 
+    fn render_routes(&self, page: &mut Page) {
+        let routes = self.routes();
+        let mut requests = page.family(&families::REQUESTS);
+        for (name, route) in &routes {
+            for (status, count) in route.statuses() {
+                requests.put(&[name, &status.to_string()], count);
+            }
+        }
+        let mut durations = page.family(&families::REQUEST_DURATION);
+        for (name, route) in &routes {
+            durations.distribution(&[name], &route.duration());
+        }
+        let mut durations = page.family(&families::UPSTREAM_DURATION);
+        for (name, upstream) in self.upstreams() {
+            durations.distribution(&[&name], &upstream.duration());
+        }
+        page.family(&families::OVERHEAD_DURATION).distribution(&[], &self.overhead());
+    }
+
+    fn render_limits(&self, page: &mut Page) {
+        let limits = self.limits();
+        let mut decisions = page.family(&families::DECISIONS);
+        for ((name, plan), limit) in &limits {
+            for (verdict, count) in LimitMetrics::VERDICTS.iter().zip(limit.verdicts()) {
+                decisions.put(&[name, plan, verdict], count);
+            }
+        }
+        // Plans are parts of one limit.
+        let of_name = |name: &str| {
+            let parts = limits.iter().filter(|((of, _), _)| of == name).map(|(_, limit)| limit);
+            parts.fold((0.0_f32, 0), |(pressure, unsettled), limit| {
+                (pressure.max(limit.pressure()), unsettled + limit.unsettled.value())
+            })
+        };
+        let mut names: Vec<&str> = limits.iter().map(|((name, _), _)| name.as_str()).collect();
+        names.dedup();
+        let read: Vec<_> = names.iter().map(|name| (*name, of_name(name))).collect();
+        let mut pressures = page.family(&families::PRESSURE);
+        for (name, (pressure, _)) in &read {
+            pressures.put(&[name], pressure);
+        }
+        let mut unsettled = page.family(&families::UNSETTLED);
+        for (name, (_, count)) in &read {
+            unsettled.put(&[name], count);
+        }
+    }
+
     fn render_upstreams(&self, page: &mut Page, endpoints: &[EndpointReading]) {
-        let upstreams = self.upstreams.lock();
-        page.family(
-            "sluice_upstream_failures",
-            "counter",
-            "Requests that an endpoint failed, by upstream and reason.",
-        );
-        for (name, upstream) in upstreams.iter() {
+        let upstreams = self.upstreams();
+        let mut failures = page.family(&families::UPSTREAM_FAILURES);
+        for (name, upstream) in &upstreams {
             for ((_, reason), count) in Fault::ALL.iter().zip(&upstream.faults) {
-                let labels = [("upstream", name.as_str()), ("reason", *reason)];
-                page.counter("sluice_upstream_failures", &labels, count.value());
+                failures.put(&[name, reason], count.value());
             }
         }
-        let families: [(&str, &str, Pick); 5] = [
-            ("sluice_upstream_retries", "Requests sent once more, to another endpoint.", |u| {
-                &u.retries
-            }),
-            (
-                "sluice_upstream_retries_refused",
-                "Requests not sent again for want of budget.",
-                |u| &u.over_budget,
-            ),
-            ("sluice_upstream_unavailable", "Requests for which no endpoint was left.", |u| {
-                &u.unavailable
-            }),
-            ("sluice_upstream_ejections", "Endpoints left alone for a while.", |u| &u.ejections),
-            ("sluice_health_checks_failed", "Health checks that failed.", |u| &u.checks_failed),
+        let counters: [(Family, Pick); 5] = [
+            (families::UPSTREAM_RETRIES, |u| u.retries.value()),
+            (families::UPSTREAM_RETRIES_REFUSED, |u| u.over_budget.value()),
+            (families::UPSTREAM_UNAVAILABLE, |u| u.unavailable.value()),
+            (families::UPSTREAM_EJECTIONS, |u| u.ejections.value()),
+            (families::CHECKS_FAILED, |u| u.checks_failed.value()),
         ];
-        for (family, help, pick) in families {
-            page.family(family, "counter", help);
-            for (name, upstream) in upstreams.iter() {
-                page.counter(family, &[("upstream", name.as_str())], pick(upstream).value());
+        for (family, pick) in counters {
+            let mut family = page.family(&family);
+            for (name, upstream) in &upstreams {
+                family.put(&[name], pick(upstream));
             }
         }
-        let families: [(&str, &str, Read); 2] = [
-            (
-                "sluice_endpoint_in_service",
-                "1 if the endpoint gets requests, 0 if it is out.",
-                |e| u64::from(e.in_service),
-            ),
-            ("sluice_endpoint_requests_in_flight", "Requests under way at an endpoint.", |e| {
-                u64::from(e.in_flight)
-            }),
-        ];
-        for (family, help, read) in families {
-            page.family(family, "gauge", help);
-            for endpoint in endpoints {
-                let labels = [
-                    ("upstream", endpoint.upstream.as_str()),
-                    ("endpoint", endpoint.name.as_str()),
-                ];
-                page.sample(family, &labels, read(endpoint));
-            }
+        let mut in_service = page.family(&families::ENDPOINT_IN_SERVICE);
+        for endpoint in endpoints {
+            let labels = [endpoint.upstream.as_str(), endpoint.name.as_str()];
+            in_service.put(&labels, u8::from(endpoint.in_service));
+        }
+        let mut in_flight = page.family(&families::ENDPOINT_IN_FLIGHT);
+        for endpoint in endpoints {
+            let labels = [endpoint.upstream.as_str(), endpoint.name.as_str()];
+            in_flight.put(&labels, endpoint.in_flight);
         }
     }
 
     fn render_overload(&self, page: &mut Page, readings: &Readings) {
-        page.family(
-            "sluice_shed",
-            "counter",
-            "Requests refused for want of capacity, by reason and priority.",
-        );
-        for ((_, reason), counts) in Shed::ALL.iter().zip(&self.shed) {
-            for (priority, count) in Priority::ALL.iter().zip(counts) {
-                let labels = [("reason", *reason), ("priority", priority.name())];
-                page.counter("sluice_shed", &labels, count.value());
-            }
-        }
-        let families: [(&str, &str, ReadGate); 3] = [
-            ("sluice_upstream_places", "Requests that an upstream is given at once.", |g| {
-                g.places.into()
-            }),
-            ("sluice_upstream_places_taken", "Requests that an upstream has.", |g| g.taken.into()),
-            ("sluice_upstream_waiting", "Requests that wait for a place.", |g| g.waiting as u64),
+        let gauges: [(Family, ReadGate); 3] = [
+            (families::PLACES, |g| g.places.into()),
+            (families::PLACES_TAKEN, |g| g.taken.into()),
+            (families::WAITING, |g| g.waiting as u64),
         ];
-        for (family, help, read) in families {
-            page.family(family, "gauge", help);
-            for (name, gate) in &readings.gates {
-                page.sample(family, &[("upstream", name)], read(gate));
-            }
+        for (family, read) in gauges {
+            let mut family = page.family(&family);
+            readings.gates.iter().for_each(|(name, gate)| family.put(&[name], read(gate)));
+        }
+        let mut shed = page.family(&families::SHED);
+        for (reason, priority, count) in self.sheds() {
+            shed.put(&[reason, priority.name()], count);
         }
         if let Some(gate) = &readings.gate {
-            page.family("sluice_max_in_flight", "gauge", "Requests that may be under way.");
-            page.sample("sluice_max_in_flight", &[], gate.places);
+            page.family(&families::MAX_IN_FLIGHT).put(&[], gate.places);
         }
-        page.family("sluice_worker_lag_seconds", "gauge", "How late a worker comes to its work.");
+        let mut lag = page.family(&families::WORKER_LAG);
         for (index, worker) in self.workers.iter().enumerate() {
-            let lag = worker.lag.value() as f64 / 1e6;
-            page.sample("sluice_worker_lag_seconds", &[("worker", &index.to_string())], lag);
+            lag.put(&[&index.to_string()], worker.lag.value() as f64 / 1e6);
         }
-        page.family(
-            "sluice_overload_level",
-            "gauge",
-            "What a worker refuses: 0 nothing, 1 sheddable, 2 normal, 3 critical requests.",
-        );
+        let mut level = page.family(&families::OVERLOAD_LEVEL);
         for (index, worker) in self.workers.iter().enumerate() {
-            let level = worker.level.value() as f64 / 1e3;
-            page.sample("sluice_overload_level", &[("worker", &index.to_string())], level);
+            level.put(&[&index.to_string()], worker.level.value() as f64 / 1e3);
         }
         if let Some(used) = readings.memory_used {
-            page.family("sluice_memory_used_ratio", "gauge", "Share of the memory that is used.");
-            page.sample("sluice_memory_used_ratio", &[], used);
+            page.family(&families::MEMORY_USED).put(&[], used);
+        }
+    }
+
+    fn render_config(&self, page: &mut Page, readings: &Readings) {
+        let mut reloads = page.family(&families::RELOADS);
+        reloads.put(&["ok"], self.reloads_ok.value());
+        reloads.put(&["error"], self.reloads_failed.value());
+        page.one(&families::RELOAD_OK, u8::from(readings.reload_ok));
+        page.one(&families::RELOADED_AT, readings.reloaded_at);
+        page.one(&families::GENERATION, readings.generation);
+        page.one(&families::LOADED_AT, readings.loaded_at);
+        let mut expiry = page.family(&families::CERTIFICATE_EXPIRY);
+        for (listener, name, until) in &readings.certificates {
+            expiry.put(&[listener, name], until);
         }
     }
 
     fn render_process(&self, page: &mut Page, readings: &Readings) {
-        page.family("sluice_config_reloads", "counter", "Reloads of the configuration, by result.");
-        page.counter("sluice_config_reloads", &[("result", "ok")], self.reloads_ok.value());
-        page.counter("sluice_config_reloads", &[("result", "error")], self.reloads_failed.value());
-        let counters = [
-            (
-                "sluice_unknown_plans",
-                "Tokens that name a plan nobody defined.",
-                &self.unknown_plans,
-            ),
-            (
-                "sluice_access_log_dropped",
-                "Lines of the access log that could not be written, or not in time.",
-                &*self.log_lines_dropped,
-            ),
-        ];
-        for (name, help, count) in counters {
-            page.family(name, "counter", help);
-            page.counter(name, &[], count.value());
+        page.one(&families::UNKNOWN_PLANS, self.unknown_plans.value());
+        page.one(&families::LOG_DROPPED, self.log_lines_dropped.value());
+        page.one(&families::SPANS_EXPORTED, self.spans_exported.value());
+        page.one(&families::SPANS_DROPPED, self.spans_dropped.value());
+        page.one(&families::IN_FLIGHT, self.in_flight());
+        page.one(&families::CONNECTIONS, self.connections());
+        page.one(&families::MEMORY_KEYS, readings.memory_keys);
+        page.one(&families::MAX_KEYS, readings.max_keys);
+        page.one(&families::BANS, readings.bans);
+        page.one(&families::GRANTS, readings.grants);
+        page.one(&families::ADMIN_REFUSED, self.admin_refused.value());
+        page.family(&families::BUILD).put(&[env!("CARGO_PKG_VERSION")], 1);
+        let Process { cpu_seconds, resident_bytes, open_files } = readings.process;
+        if let Some(seconds) = cpu_seconds {
+            page.one(&families::CPU, seconds);
         }
-        let gauges = [
-            ("sluice_requests_in_flight", "Requests under way.", self.in_flight()),
-            ("sluice_connections", "Open connections of callers.", self.connections()),
-            (
-                "sluice_config_generation",
-                "Configurations that have been in force.",
-                readings.generation,
-            ),
-            (
-                "sluice_config_loaded_timestamp_seconds",
-                "When the configuration in force was loaded.",
-                readings.loaded_at,
-            ),
-            ("sluice_memory_keys", "Counters the memory store holds.", readings.memory_keys as u64),
-        ];
-        let bans = ("sluice_bans", "Callers who are banned.", readings.bans as u64);
-        for (name, help, value) in gauges.into_iter().chain([bans]) {
-            page.family(name, "gauge", help);
-            page.sample(name, &[], value);
+        if let Some(bytes) = resident_bytes {
+            page.one(&families::RESIDENT, bytes);
         }
+        if let Some(count) = open_files {
+            page.one(&families::OPEN_FILES, count);
+        }
+        page.one(&families::MAX_FILES, readings.max_files);
+        page.one(&families::STARTED, readings.started);
     }
 }
 
 impl StoreMetrics {
     fn render(&self, page: &mut Page) {
-        let gauges = [
-            ("sluice_store_up", "1 while the shared store is asked; 0 while it is away.", &self.up),
-            ("sluice_store_owed", "Counters to be charged when it is back.", &self.owed),
-        ];
-        for (name, help, gauge) in gauges {
-            page.family(name, "gauge", help);
-            page.sample(name, &[], gauge.value());
-        }
-        let counters = [
-            ("sluice_store_calls", "Scripts that the shared store was asked to run.", &self.calls),
-            (
-                "sluice_store_recalled",
-                "Rejects that were known without asking the store.",
-                &self.recalled,
-            ),
-            (
-                "sluice_store_fallbacks",
-                "Decisions made without the store, as 'on_failure' says.",
-                &self.fallbacks,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            page.family(name, "counter", help);
-            page.counter(name, &[], counter.value());
-        }
-        page.family("sluice_store_failures", "counter", "Failures of the store, by reason.");
-        for (why, count) in self.failures.lock().iter() {
-            page.counter("sluice_store_failures", &[("reason", why)], *count);
-        }
+        page.one(&families::STORE_UP, self.up.value());
+        page.family(&families::STORE_DURATION).distribution(&[], &self.duration());
+        page.one(&families::STORE_CALLS, self.calls.value());
+        let mut failures = page.family(&families::STORE_FAILURES);
+        self.failures().iter().for_each(|(why, count)| failures.put(&[why], count));
+        page.one(&families::STORE_BREAKER_OPENED, self.opened.value());
+        page.one(&families::STORE_FALLBACKS, self.fallbacks.value());
+        page.one(&families::STORE_RECALLED, self.recalled.value());
+        page.one(&families::STORE_DENIALS, self.denials.value());
+        page.one(&families::STORE_LEASES, self.leases.value());
+        page.one(&families::STORE_LEASED, self.leased.value());
+        page.one(&families::STORE_OWED, self.owed.value());
     }
 }
 
@@ -317,27 +282,61 @@ struct Page {
     format: Format,
 }
 
+/// A metric whose samples are being written.
+struct Samples<'p> {
+    out: &'p mut String,
+    family: Family,
+}
+
 impl Page {
     /// OpenMetrics names a family of counters without the `_total` of its samples.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let suffix =
-            if kind == "counter" && self.format == Format::Classic { "_total" } else { "" };
-        let _ = writeln!(self.out, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}");
+    fn family(&mut self, family: &Family) -> Samples<'_> {
+        let Family { name, kind, help, .. } = family;
+        let counter = *kind == Kind::Counter && self.format == Format::Classic;
+        let (end, kind) = (if counter { "_total" } else { "" }, kind.name());
+        let _ = writeln!(self.out, "# HELP {name}{end} {help}\n# TYPE {name}{end} {kind}");
+        Samples { out: &mut self.out, family: *family }
     }
 
-    fn counter(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
-        self.sample(&format!("{name}_total"), labels, value);
+    /// A metric that is one number.
+    fn one(&mut self, family: &Family, value: impl Display) {
+        self.family(family).put(&[], value);
+    }
+}
+
+impl Samples<'_> {
+    fn put(&mut self, labels: &[&str], value: impl Display) {
+        let end = if self.family.kind == Kind::Counter { "_total" } else { "" };
+        self.sample(end, labels, None, value);
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        self.out.push_str(name);
-        for (index, (label, text)) in labels.iter().enumerate() {
-            self.out.push(if index == 0 { '{' } else { ',' });
-            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = write!(self.out, "{label}=\"{text}\"");
+    /// A distribution of nothing is left out.
+    fn distribution(&mut self, labels: &[&str], read: &Distribution) {
+        let count = read.count();
+        if count == 0 {
+            return;
         }
-        let end = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.out, "{end} {value}");
+        for (bound, within) in read.cumulative() {
+            self.sample("_bucket", labels, Some(&bound.to_string()), within);
+        }
+        self.sample("_bucket", labels, Some("+Inf"), count);
+        self.sample("_sum", labels, None, read.seconds());
+        self.sample("_count", labels, None, count);
+    }
+
+    /// A label without a value is none.
+    fn sample(&mut self, end: &str, labels: &[&str], bound: Option<&str>, value: impl Display) {
+        let _ = write!(self.out, "{}{end}", self.family.name);
+        let named = self.family.labels.iter().copied().zip(labels.iter().copied());
+        let optional = |(label, text): &(&str, &str)| *label != "plan" || !text.is_empty();
+        let mut open = '{';
+        for (label, text) in named.filter(optional).chain(bound.map(|bound| ("le", bound))) {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.out, "{open}{label}=\"{text}\"");
+            open = ',';
+        }
+        let close = if open == ',' { "}" } else { "" };
+        let _ = writeln!(self.out, "{close} {value}");
     }
 }
 
@@ -348,14 +347,39 @@ mod tests {
     #[test]
     fn both_formats_say_the_same_in_their_own_way() {
         let metrics = Metrics::new(1);
-        metrics.route("a\"b").count(http::StatusCode::OK);
-        metrics.limit("per-ip").rejected.increment();
+        let (route, limit) = (metrics.route("a\"b"), metrics.limit("per-ip", ""));
+        let free = metrics.limit("quota", "free");
+        route.of(0).count(http::StatusCode::OK);
+        route.of(0).took(20);
+        limit.of(0).rejected.bump();
+        free.of(0).allowed.bump();
         let classic = metrics.render(Format::Classic, &Readings::default());
-        assert!(classic.contains("# TYPE sluice_requests_total counter\n"));
-        assert!(classic.contains("sluice_requests_total{route=\"a\\\"b\",status=\"200\"} 1\n"));
-        assert!(classic.contains("{limit=\"per-ip\",verdict=\"rejected\"} 1\n"));
+        for line in [
+            "# TYPE sluice_requests_total counter",
+            "sluice_requests_total{route=\"a\\\"b\",status=\"200\"} 1",
+            "sluice_request_duration_seconds_bucket{route=\"a\\\"b\",le=\"0.000016\"} 0",
+            "sluice_request_duration_seconds_bucket{route=\"a\\\"b\",le=\"0.000032\"} 1",
+            "sluice_request_duration_seconds_bucket{route=\"a\\\"b\",le=\"+Inf\"} 1",
+            "sluice_request_duration_seconds_sum{route=\"a\\\"b\"} 0.00002",
+            "sluice_limit_decisions_total{limit=\"per-ip\",verdict=\"rejected\"} 1",
+            "sluice_limit_decisions_total{limit=\"quota\",plan=\"free\",verdict=\"allowed\"} 1",
+            "sluice_connections 0",
+        ] {
+            assert!(classic.lines().any(|l| l == line), "{line} in\n{classic}");
+        }
         let open = metrics.render(Format::OpenMetrics, &Readings::default());
         assert!(open.contains("# TYPE sluice_requests counter\n"));
         assert!(open.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn names_that_nobody_uses_any_more_are_forgotten() {
+        let metrics = Metrics::new(1);
+        let stays = metrics.route("stays");
+        metrics.route("goes").of(0).count(http::StatusCode::OK);
+        stays.of(0).count(http::StatusCode::OK);
+        let names: Vec<_> = metrics.routes().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["stays", ""]);
+        assert_eq!(metrics.route("goes").statuses().len(), 0, "it begins anew");
     }
 }

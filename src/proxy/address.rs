@@ -145,7 +145,8 @@ fn address(text: &str) -> Option<IpAddr> {
     ip.ok().map(|ip| ip.to_canonical())
 }
 
-pub(super) fn cut(ip: IpAddr, prefix: u8) -> IpAddr {
+/// What limits count an address by: IPv6 is cut to its prefix.
+pub fn cut(ip: IpAddr, prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
         IpAddr::V6(ip) => {

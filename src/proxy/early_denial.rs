@@ -23,11 +23,13 @@ pub(super) fn identity(exchange: &Exchange) -> Result<(), Refusal> {
 
 fn deny(exchange: &Exchange, part: Part<'_>) -> Result<(), Refusal> {
     let gateway = &exchange.worker.gateway;
-    match gateway.bans.find(part, exchange.started) {
+    match gateway.overrides.bans.find(part, exchange.started) {
         None => Ok(()),
-        Some((limit, retry_after)) => {
-            gateway.metrics.limit(&limit).banned.increment();
-            Err(Refusal::Banned { limit, retry_after })
+        Some(ban) => {
+            let metrics = ban.metrics.as_ref().unwrap_or(&gateway.metrics.operator);
+            metrics.of(exchange.worker.index).banned.bump();
+            let retry_after = ban.until - exchange.started;
+            Err(Refusal::Banned { limit: ban.why.limit().to_owned(), retry_after })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of one request while it is under way, and the record made when it is over.
+//! What is known of one request while it is under way.
 
 use super::accept::Peer;
 use super::address::Origin;
@@ -8,22 +8,26 @@ use super::identify::Caller;
 use super::in_flight::Room;
 use super::judge::{Admission, Judgement};
 use super::present::Present;
+use super::record::Record;
 use super::refusal::Refusal;
 use super::settle::{End, Settlement, Telling};
-use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::incoming::Receiving;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
+use crate::trace::{Said, Trace};
 use crate::upgrade::Upgrade;
 use crate::upstream::answer::Head;
 use crate::upstream::{Fault, InFlight};
 use crate::worker::{Generation, Worker};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Body;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
+
+pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One request under way. The response body owns it until its end.
 #[derive(Debug)]
@@ -64,11 +68,13 @@ pub(super) struct Exchange {
     pub(super) version: Version,
     /// Interim answers so far.
     interims: Cell<u8>,
-    method: Method,
+    pub(super) method: Method,
+    /// What it is called.
+    pub(super) trace: Trace,
+    /// What is noted of it.
+    pub(super) record: Record,
     destination: Option<Destination>,
     found: Found,
-    log: Option<Line>,
-    done: bool,
 }
 
 impl Exchange {
@@ -88,6 +94,7 @@ impl Exchange {
         if request.version() != Version::HTTP_2 {
             peer.account_for(&worker.last_read.borrow(), framed(present, request.body()));
         }
+        let said = said(present, request.headers(), &peer, &generation.snapshot);
         let asked = || present.has(Present::UPGRADE).then(|| Upgrade::asked(request)).flatten();
         Box::new(Self {
             origin: Origin { ip: peer.ip, counted: peer.ip },
@@ -112,11 +119,15 @@ impl Exchange {
             version: request.version(),
             interims: Cell::new(0),
             method: request.method().clone(),
+            trace: Trace::new(said),
+            record: Record::default(),
             destination: None,
             found: Found::Nothing,
-            log: None,
-            done: false,
         })
+    }
+
+    pub(super) fn destination(&self) -> Option<&Destination> {
+        self.destination.as_ref()
     }
 
     pub(super) fn snapshot(&self) -> &Snapshot {
@@ -208,76 +219,27 @@ impl Exchange {
         }
     }
 
-    /// The answer's head is decided: counts it, and begins its line of the log if it is one of
-    /// those that are logged.
-    pub(super) fn note_answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
-        let metrics = self.route().map_or(&self.worker.gateway.metrics.unrouted, |r| &r.metrics);
-        metrics.count(status);
-        let Some(sample) = self.snapshot().access_log else { return };
-        let rejected = refusal.is_some_and(Refusal::is_rejection);
-        let share = if rejected { sample.rejected } else { sample.allowed };
-        if share >= 1.0 || fastrand::f64() < share {
-            self.log = Some(self.line(status, refusal));
-        }
-    }
-
-    fn line(&self, status: StatusCode, refusal: Option<&Refusal>) -> Line {
-        let mut line = Line::at(self.worker.gateway.clock.wall(self.started));
-        line.text("ip", &self.origin.ip.to_string());
-        line.text("method", self.method.as_str());
-        let caller = self.caller.as_ref();
-        let texts = [
-            ("path", self.destination.as_ref().map(Destination::path)),
-            ("user", caller.and_then(|caller| caller.user.as_deref())),
-            ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
-            ("route", self.route().map(|route| route.name.as_str())),
-            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
-        ];
-        for (name, text) in texts {
-            if let Some(text) = text {
-                line.text(name, text);
-            }
-        }
-        if self.attempts > 1 {
-            line.number("attempts", self.attempts.into());
-        }
-        line.number("status", status.as_u16().into());
-        if let Some(said) = self.judgement.rejected_by.map(|index| self.judgement.said[index]) {
-            line.text("limit", &self.limits()[said.limit].name);
-        }
-        if let Some(said) = self.judgement.speaker(self.limits()) {
-            line.number("remaining", said.verdict.remaining().into());
-        }
-        if let Some(refusal) = refusal {
-            line.text("error", &refusal.to_string());
-        }
-        line
-    }
-
     /// Settles what is still owed. What a shared store has not heard yet is returned.
     pub(super) fn settle(&mut self, end: End) -> Option<Telling> {
         let mut settlement = self.settlement.take()?;
         settlement.end(end, &mut self.judgement.said);
         settlement.telling()
     }
+}
 
-    /// The last byte is out, or will never be: writes the log's line. Only the first call counts.
-    pub(super) fn finish(&mut self, bytes: u64, whole: bool) {
-        if std::mem::replace(&mut self.done, true) {
-            return;
-        }
-        self.leave();
-        self.settlement = None;
-        self.admission = None;
-        self.worker.metrics().add_in_flight(-1);
-        self.peer.activity.request_ended();
-        let Some(mut line) = self.log.take() else { return };
-        line.number("bytes", bytes);
-        line.millis("duration_ms", self.worker.gateway.clock.now().saturating_sub(self.started));
-        if !whole {
-            line.text("aborted", "the response was cut short");
-        }
-        self.worker.gateway.access_log.append(self.worker.index, &line.finish());
+/// What the caller says that the request is called; nothing that is said twice.
+fn said(present: Present, headers: &HeaderMap, peer: &Peer, snapshot: &Snapshot) -> Said {
+    if !present.has(Present::TRACEPARENT) && !present.has(Present::X_REQUEST_ID) {
+        return Said::default();
+    }
+    let only = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        values.next().filter(|_| values.next().is_none())
+    };
+    Said {
+        request_id: only(&X_REQUEST_ID).and_then(Said::request_id),
+        parent: only(&TRACEPARENT).and_then(Said::parent),
+        trusted: peer.is_trusted(snapshot),
     }
 }
 

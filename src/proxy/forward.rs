@@ -5,7 +5,7 @@ mod head;
 
 use super::address::X_FORWARDED_FOR;
 use super::destination::Destination;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, TRACEPARENT, X_REQUEST_ID};
 use super::present::Present;
 use super::refusal::Refusal;
 use crate::config::model::KeyPlace;
@@ -134,7 +134,7 @@ pub(super) fn prepare(
         }
         Prepared::Http2(Box::new(Outgoing { head, body, is_head, idempotent, upgrade, times }))
     } else {
-        let mut head = Vec::with_capacity(512);
+        let mut head = Vec::with_capacity(768);
         head.extend_from_slice(parts.method.as_str().as_bytes());
         head.push(b' ');
         write_target(&mut head, route, destination);
@@ -158,6 +158,7 @@ fn fill<S: Sink>(
 ) {
     pass_on(writer, exchange, &parts.headers);
     say_where_it_came_from(writer, exchange, destination, parts);
+    say_what_it_is_called(writer, exchange);
     say_what_follows(writer, exchange, &parts.headers, body);
 }
 
@@ -279,7 +280,8 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
         let passes = match name.as_str() {
             // Said anew below, or answered here: `Expect` is, when the backend takes the body.
             // Cookies may be split in HTTP/2, and may not in HTTP/1.1.
-            "host" | "content-length" | "x-forwarded-for" | "via" | "expect" | "cookie" => false,
+            "host" | "content-length" | "x-forwarded-for" | "via" | "expect" | "cookie"
+            | "x-request-id" | "traceparent" => false,
             "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
             "accept-encoding" => !writer.identity,
             // Said below, where it is needed.
@@ -323,6 +325,20 @@ fn say_where_it_came_from<S: Sink>(
     }
     if !said(Present::X_FORWARDED_HOST) {
         writer.field(&X_FORWARDED_HOST, destination.authority.as_bytes());
+    }
+}
+
+/// `X-Request-Id` and `traceparent`: the caller's, if they can be believed, or our own.
+fn say_what_it_is_called<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange) {
+    let telemetry = &exchange.snapshot().telemetry;
+    let mut value = exchange.worker.scratch.borrow_mut();
+    value.clear();
+    exchange.trace.write_request_id(telemetry, &mut value);
+    writer.field(&X_REQUEST_ID, &value);
+    value.clear();
+    exchange.trace.write_parent(telemetry, &mut value);
+    if !value.is_empty() {
+        writer.field(&TRACEPARENT, &value);
     }
 }
 

@@ -244,6 +244,7 @@ pub(super) async fn wait(exchange: &mut Exchange, headers: &HeaderMap) -> Result
     let mut place = turn.unwrap_or(Err(Full)).map_err(full)?;
     // Limits decide by the moment in which it goes on.
     exchange.decides = exchange.worker.gateway.clock.now();
+    exchange.record.wait(exchange.decides.saturating_sub(now));
     place.begins(exchange.decides);
     exchange.room.have(Some(place));
     Ok(())

@@ -1,21 +1,21 @@
 //! Limits → decision. Which limits apply to this caller, what they say together, and what an
 //! admitted request owes until its end.
 
+use super::claims::{Claim, Claims, Known, Parts, claim, shard};
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
 use super::settle::{self, Settlement};
 use crate::clock::{Micros, SECOND};
-use crate::config::model::{Attribute, Layer};
+use crate::config::model::Layer;
 use crate::gateway::Gateway;
-use crate::limit::Verdict;
+use crate::limit::{Quota, Verdict};
+use crate::overrides::{Ban, Who, Why};
 use crate::snapshot::{Limit, Limits};
-use crate::store::{self, Charge, Hold, Part, StoreError, Subject};
+use crate::store::{self, Charge, Hold, StoreError, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub struct Said {
     pub limit: usize,
     /// Which of its quotas.
     pub quota: usize,
+    /// Index of the caller's plan, as far as it matters to the limit.
+    pub plan: usize,
     /// What it said.
     pub verdict: Verdict,
 }
@@ -38,7 +40,12 @@ pub struct Judgement {
     pub said: SmallVec<[Said; 4]>,
     /// Which of `said` rejected the request.
     pub rejected_by: Option<usize>,
+    /// Quotas that were granted to the caller, by their place in `said`.
+    granted: Option<Granted>,
 }
+
+/// Quotas that were granted to a caller, by the limits that apply.
+type Granted = Rc<[Option<Quota>]>;
 
 /// An admitted request's hold on its limits, for as long as its response body lives: what is held
 /// is given back when this is dropped, however the exchange ends.
@@ -113,28 +120,35 @@ pub(super) async fn judge(
     }
     if caller.exempt {
         for limit in limits.iter() {
-            limit.metrics.exempt.increment();
+            let plan = limit.plan_index(caller.plan(&limit.by));
+            limit.metrics(plan).of(exchange.worker.index).exempt.bump();
         }
         return Ok(());
     }
+    let (ip, ip_only) = (Some(exchange.origin.counted), exchange.caller.is_none());
+    let known = Known { ip, caller, headers, ip_only };
     let (mut parts, mut claims) = (Parts::new(), Claims::new());
-    claim(exchange, caller, headers, &mut parts, &mut claims);
-    let charge = |claim: &Claim| {
+    claim(limits, &known, &mut parts, &mut claims);
+    let gateway = &exchange.worker.gateway;
+    let granted = granted(gateway, limits, &parts, &claims, exchange.decides);
+    let charge = |(index, claim): (usize, &Claim)| {
         let limit = &limits[claim.limit];
         let subject = Subject(&parts[claim.parts.clone()]);
-        let mut charge = Charge::new(limit.id, limit.quota(claim.quota), subject);
+        let grant = granted.as_ref().and_then(|granted| granted[index].as_ref());
+        let quota = grant.unwrap_or_else(|| limit.quota(claim.quota));
+        let mut charge = Charge::new(limit.id, quota, subject);
+        charge.granted = grant.is_some();
         (charge.shadow, charge.leased, charge.on_failure) =
             (limit.shadow, limit.leased, limit.on_failure);
         if !limit.shards.is_empty() {
-            let index = shard(caller, exchange.origin.counted, limit.shards.len());
+            let index = shard(&known, limit.shards.len());
             (charge.shard, charge.quota) = (Some(index as u16), &limit.shards[index]);
         }
         (charge.cost, charge.settles) =
             settle::reserve(&limit.cost, charge.quota, exchange.announced);
         charge
     };
-    let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().map(charge).collect();
-    let gateway = &exchange.worker.gateway;
+    let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().enumerate().map(charge).collect();
     let mut decision = match purpose {
         Purpose::Foresee => match gateway.store.foresee(&mut charges, exchange.decides) {
             decision if decision.rejected_by.is_some() => decision,
@@ -148,12 +162,14 @@ pub(super) async fn judge(
 
     let judgement = &mut exchange.judgement;
     judgement.rejected_by = decision.rejected_by;
+    judgement.granted.clone_from(&granted);
     judgement.said.extend(claims.iter().zip(&charges).map(|(claim, charge)| Said {
         limit: claim.limit,
         quota: claim.quota,
+        plan: claim.plan,
         verdict: charge.verdict,
     }));
-    judgement.count(limits);
+    judgement.count(limits, exchange.worker.index, gateway.store.is_shared());
     if let Some(index) = judgement.rejected_by {
         let retry_after = store::retry_after(&charges);
         if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
@@ -173,6 +189,7 @@ pub(super) async fn judge(
     if admission.holds() {
         admission.turn(delay).await;
         exchange.admission = Some(admission);
+        exchange.record.wait(delay);
     }
     Ok(())
 }
@@ -189,74 +206,14 @@ fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Cha
         let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
         // Each gateway counts the rejects that it gives: a flood of them is nobody else's business.
         let decision = gateway.store.local().charge_all(&mut [reject], now);
-        if let (Some(_), [part]) = (decision.rejected_by, charge.subject.0)
-            && gateway.bans.add(*part, &limit.name, now + penalty.lasts, now)
-        {
+        let [part] = charge.subject.0 else { continue };
+        let Some(who) = Who::of(*part).filter(|_| decision.rejected_by.is_some()) else { continue };
+        let (why, until) = (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
+        let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
+        if gateway.overrides.bans.add(Ban { who, why, until, metrics }, now) {
             tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
         }
     }
-}
-
-/// A limit that applies, and which of its counters.
-struct Claim {
-    limit: usize,
-    quota: usize,
-    parts: Range<usize>,
-}
-
-type Claims = SmallVec<[Claim; 4]>;
-
-/// What the limits that apply count by, one after the other.
-type Parts<'a> = SmallVec<[Part<'a>; 4]>;
-
-/// The limits that apply. Of a caller who was refused, only those by address alone.
-fn claim<'a>(
-    exchange: &Exchange,
-    caller: &'a Caller,
-    headers: &'a HeaderMap,
-    parts: &mut Parts<'a>,
-    claims: &mut Claims,
-) {
-    let (ip, ip_only) = (exchange.origin.counted, exchange.caller.is_none());
-    let present = |attribute: &Attribute| part(attribute, ip, caller, headers);
-    for (index, limit) in exchange.limits().iter().enumerate() {
-        let kept_out = ip_only && limit.layer != Layer::Ip
-            || limit.unless.iter().any(|attribute| present(attribute).is_some());
-        let start = parts.len();
-        // A limit whose attribute the caller lacks does not apply.
-        let has = |attribute| present(attribute).map(|part| parts.push(part)).is_some();
-        if kept_out || !limit.by.iter().all(has) {
-            parts.truncate(start);
-            continue;
-        }
-        let quota = limit.quota_index(caller.plan(&limit.by));
-        claims.push(Claim { limit: index, quota, parts: start..parts.len() });
-    }
-}
-
-fn part<'a>(
-    attribute: &Attribute,
-    ip: IpAddr,
-    caller: &'a Caller,
-    headers: &'a HeaderMap,
-) -> Option<Part<'a>> {
-    match attribute {
-        Attribute::Ip => Some(Part::Ip(ip)),
-        Attribute::User => caller.user.as_deref().map(Part::User),
-        Attribute::ApiKey => caller.api_key.as_deref().map(Part::ApiKey),
-        Attribute::Header(name) => headers.get(name).map(|value| Part::Header(value.as_bytes())),
-    }
-}
-
-/// Which part of a limit a caller belongs to: always the same.
-fn shard(caller: &Caller, ip: IpAddr, shards: usize) -> usize {
-    let name = caller.api_key.as_deref().or(caller.user.as_deref());
-    let hash = match (name, ip) {
-        (Some(name), _) => fnv(name.as_bytes()),
-        (None, IpAddr::V4(ip)) => fnv(&ip.octets()),
-        (None, IpAddr::V6(ip)) => fnv(&ip.octets()),
-    };
-    (hash % shards as u64) as usize
 }
 
 /// A number for the caller that nobody else can have made for themselves.
@@ -269,36 +226,70 @@ pub(super) fn number_of(exchange: &Exchange) -> u64 {
     SECRET.get_or_init(RandomState::new).hash_one((key, user.filter(|_| key.is_none()), ip))
 }
 
-/// The same on every gateway.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+/// What is granted to the caller, for each of the limits that apply.
+#[inline]
+fn granted(
+    gateway: &Gateway,
+    limits: &Limits,
+    parts: &Parts<'_>,
+    claims: &Claims,
+    now: Micros,
+) -> Option<Granted> {
+    let grants = &gateway.overrides.grants;
+    if grants.is_empty() {
+        return None;
+    }
+    let grant = |claim: &Claim| {
+        let limit = &limits[claim.limit];
+        let factor = grants.factor(&parts[claim.parts.clone()], &limit.name, now)?;
+        Some(limit.quota(claim.quota).times(factor, limit.cost.up_front()))
+    };
+    let granted: Granted = claims.iter().map(grant).collect();
+    granted.iter().any(Option::is_some).then_some(granted)
 }
 
 impl Judgement {
-    fn count(&self, limits: &[Arc<Limit>]) {
+    fn count(&self, limits: &[Arc<Limit>], worker: usize, shared: bool) {
         for said in &self.said {
-            let limit = &limits[said.limit];
-            match (said.verdict.allowed, limit.shadow) {
-                (false, false) => limit.metrics.rejected.increment(),
+            let (limit, verdict) = (&limits[said.limit], &said.verdict);
+            let metrics = limit.metrics(said.plan).of(worker);
+            metrics.note_pressure(verdict);
+            match (verdict.allowed, limit.shadow) {
+                (false, false) => metrics.rejected.bump(),
                 // The rest counts only requests that passed.
                 _ if self.rejected_by.is_some() => {}
-                (true, _) => limit.metrics.allowed.increment(),
-                (false, true) => limit.metrics.shadow_rejected.increment(),
+                (true, _) if shared && !verdict.shared => metrics.degraded.bump(),
+                (true, _) => metrics.allowed.bump(),
+                (false, true) => metrics.shadow_rejected.bump(),
             }
         }
+    }
+
+    /// What was granted to the caller for one of the limits that spoke, in the place of its quota.
+    pub fn granted(&self, said: usize) -> Option<&Quota> {
+        self.granted.as_ref()?.get(said)?.as_ref()
+    }
+
+    /// Whether anything was.
+    pub fn has_grants(&self) -> bool {
+        self.granted.is_some()
     }
 
     /// The limit that speaks in `X-RateLimit-*`: the one that rejected, or else the tightest, the
     /// one with the smallest share left. Neither shadows nor the operator's own limits speak.
     pub fn speaker(&self, limits: &[Arc<Limit>]) -> Option<&Said> {
-        let speaks = |said: &&Said| limits[said.limit].speaks() && !said.verdict.is_silent();
+        self.speaks(limits).map(|(_, said)| said)
+    }
+
+    /// The same, and its place among those that said something.
+    pub fn speaks(&self, limits: &[Arc<Limit>]) -> Option<(usize, &Said)> {
+        let speaks =
+            |(_, said): &(usize, &Said)| limits[said.limit].speaks() && !said.verdict.is_silent();
         if let Some(index) = self.rejected_by {
-            return self.said.get(index).filter(speaks);
+            return self.said.get(index).map(|said| (index, said)).filter(speaks);
         }
-        let said = self.said.iter().filter(speaks);
-        said.min_by(|a, b| a.verdict.compare_share(&b.verdict))
+        let said = self.said.iter().enumerate().filter(speaks);
+        said.min_by(|(_, a), (_, b)| a.verdict.compare_share(&b.verdict))
     }
 }
 

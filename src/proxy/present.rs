@@ -21,6 +21,8 @@ impl Present {
     pub(super) const EXPECT: Self = Self(1 << 10);
     pub(super) const COOKIE: Self = Self(1 << 11);
     pub(super) const CONTENT_LENGTH: Self = Self(1 << 12);
+    pub(super) const TRACEPARENT: Self = Self(1 << 13);
+    pub(super) const X_REQUEST_ID: Self = Self(1 << 14);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let flag = |name: &str| match name {
@@ -31,12 +33,14 @@ impl Present {
             "expect" => Self::EXPECT.0,
             "forwarded" => Self::FORWARDED.0,
             "te" => Self::TE.0,
+            "traceparent" => Self::TRACEPARENT.0,
             "transfer-encoding" => Self::TRANSFER_ENCODING.0,
             "upgrade" => Self::UPGRADE.0,
             "via" => Self::VIA.0,
             "x-forwarded-for" => Self::X_FORWARDED_FOR.0,
             "x-forwarded-host" => Self::X_FORWARDED_HOST.0,
             "x-forwarded-proto" => Self::X_FORWARDED_PROTO.0,
+            "x-request-id" => Self::X_REQUEST_ID.0,
             _ => 0,
         };
         Self(headers.keys().fold(0, |set, name| set | flag(name.as_str())))

@@ -146,6 +146,11 @@ impl Refusal {
         }
     }
 
+    /// Whether it is the caller who has asked for too much.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Self::Limited { .. } | Self::Banned { .. })
+    }
+
     /// Whether a limit or a gate said no, for the access log's sampling.
     pub fn is_rejection(&self) -> bool {
         matches!(

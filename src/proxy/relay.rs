@@ -55,16 +55,23 @@ pub(super) async fn relay(
         exchange.attempts += 1;
         exchange.ask(request.body().map(Upload::progress));
         let had_body = request.body().is_some();
+        let began = exchange.worker.gateway.clock.now();
         let way = Way { upstream, endpoint, pool: &crew.pools[picked], budget: &station.budget };
         let asked = match request {
             // Most of them are answered, and the answer is handed on as it is.
-            Prepared::Http1(request) => match way.send(exchange, request, &mut guard).await {
-                Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),
-                asked => asked,
-            },
+            Prepared::Http1(request) => {
+                let asked = way.send(exchange, request, &mut guard).await;
+                exchange.note_asked(upstream, began);
+                match asked {
+                    Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),
+                    asked => asked,
+                }
+            }
             // Fewer have it, and the others need no room for it.
             Prepared::Http2(request) => {
-                Box::pin(way.send_over_http2(exchange, request, &mut guard)).await
+                let asked = Box::pin(way.send_over_http2(exchange, request, &mut guard)).await;
+                exchange.note_asked(upstream, began);
+                asked
             }
         };
         let status = asked.as_ref().ok().map(|answer| answer.head.status);

@@ -2,7 +2,7 @@
 
 use super::body::{Body, Source};
 use super::exchange::Exchange;
-use super::judge::retry_after_seconds;
+use super::judge::{Said, retry_after_seconds};
 use super::refusal::{Credential, Refusal};
 use super::relay::Answer;
 use super::settle::End;
@@ -11,7 +11,7 @@ use crate::clock::Micros;
 use crate::config::model::{Headers, KeyPlace, UserSource};
 use crate::overload;
 use crate::snapshot::Snapshot;
-use crate::told::Told;
+use crate::told::{self, Told};
 use crate::upgrade::Upgrade;
 use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
@@ -68,6 +68,7 @@ fn switched(
     *response.status_mut() = status;
     drop(exchange.settle(End::Whole));
     exchange.note_answer(status, None);
+    exchange.note_switch();
     exchange.endpoint.iter().for_each(InFlight::went_well);
     // A tunnel may be silent for hours: it takes nobody's place.
     exchange.leave_upstream();
@@ -182,6 +183,9 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros
     if let Some(retry_after) = retry_after {
         lines.retry_after(retry_after_seconds(retry_after, retry_jitter));
     }
+    if judgement.has_grants() {
+        return tell_of_grants(&mut lines, exchange);
+    }
     if x_ratelimit && let Some(said) = judgement.speaker(limits) {
         let (limit, clock) = (&limits[said.limit], &exchange.worker.gateway.clock);
         let count = limit.count(said.quota).clone();
@@ -197,6 +201,33 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros
                 let limit = &limits[said.limit];
                 (limit.name.as_str(), limit.quota(said.quota), &said.verdict)
             }),
+        );
+    }
+}
+
+/// The same for a caller to whom other rates apply for a while: nothing of it is known beforehand.
+#[cold]
+fn tell_of_grants(lines: &mut Told<'_>, exchange: &Exchange) {
+    let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
+    let (judgement, limits) = (&exchange.judgement, exchange.limits());
+    let quota = |index: usize| {
+        let said = &judgement.said[index];
+        judgement.granted(index).unwrap_or_else(|| limits[said.limit].quota(said.quota))
+    };
+    if x_ratelimit && let Some((index, said)) = judgement.speaks(limits) {
+        let (quota, clock) = (quota(index), &exchange.worker.gateway.clock);
+        lines.x_ratelimit(quota.rate().count.into(), quota, &said.verdict, clock);
+    }
+    if ietf {
+        let told = judgement.said.iter().enumerate();
+        let told = told.filter(|(_, said)| !said.verdict.is_silent());
+        let speaking = told.filter(|(_, said)| limits[said.limit].speaks());
+        let name = |said: &Said| limits[said.limit].name.as_str();
+        let items: Vec<String> =
+            speaking.clone().map(|(index, said)| told::policy(name(said), quota(index))).collect();
+        lines.ietf(
+            told::policies(items.iter().map(String::as_str)),
+            speaking.map(|(index, said)| (name(said), quota(index), &said.verdict)),
         );
     }
 }

@@ -247,7 +247,7 @@ impl Owed {
     /// A cost that nobody told: nothing if the backend failed, otherwise what was reserved.
     fn untold(&self, told: Option<u32>, failed: bool) -> Option<u32> {
         if told.is_none() && !failed {
-            self.limit.metrics.unsettled.increment();
+            self.limit.metrics(0).unsettled.increment();
         }
         told.or(failed.then_some(0))
     }

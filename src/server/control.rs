@@ -11,6 +11,7 @@ use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::handover::{self, HandoverError, Inherited};
 use crate::listener::Listeners;
+use crate::telemetry;
 use crate::upstream::{health, names};
 use crate::worker::Stop;
 use std::collections::HashMap;
@@ -25,11 +26,15 @@ use tokio::task::JoinSet;
 /// What the control thread is told from outside.
 pub(super) enum Command {
     Reload(oneshot::Sender<Result<(), Error>>),
+    /// The same for the operator: the generation that is in force then, or what is wrong.
+    ReloadFor(oneshot::Sender<Result<u64, String>>),
     Stop,
 }
 
 pub(super) struct Control {
     gateway: Arc<Gateway>,
+    /// To this thread itself.
+    commands: mpsc::UnboundedSender<Command>,
     path: PathBuf,
     files: Vec<PathBuf>,
     fingerprint: Vec<Option<Vec<u8>>>,
@@ -85,11 +90,13 @@ impl Control {
         listeners: watch::Sender<Listeners>,
         admin: watch::Sender<Option<SocketAddr>>,
         stop: watch::Sender<Option<Stop>>,
+        commands: mpsc::UnboundedSender<Command>,
     ) -> Self {
         let fingerprint = fingerprint(&files);
         Self {
             looks: looks(&files),
             gateway,
+            commands,
             path,
             files,
             fingerprint,
@@ -145,6 +152,8 @@ impl Control {
             }
         };
         let gateway = Arc::clone(&self.gateway);
+        // Its questions to a shared store go over links of their own.
+        crate::store::on_worker(gateway.metrics.workers.len() + 1);
         let tasks = tokio::task::LocalSet::new();
         let outcome = tasks.block_on(&runtime, async move {
             let admin = admin.map_or(Ok(()), |(config, socket)| self.start_admin(config, socket));
@@ -158,6 +167,7 @@ impl Control {
             let _ = started.send(Ok(()));
             tokio::task::spawn_local(health::follow(Arc::clone(&self.gateway)));
             tokio::task::spawn_local(names::follow(Arc::clone(&self.gateway)));
+            tokio::task::spawn_local(telemetry::follow(Arc::clone(&self.gateway)));
             let outcome = self.serve(commands, &workers, &mut signals).await;
             self.finish(workers, &mut signals).await;
             if !self.handed_over {
@@ -196,6 +206,10 @@ impl Control {
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(Command::Reload(reply)) => drop(reply.send(self.reload())),
+                    Some(Command::ReloadFor(reply)) => {
+                        let outcome = self.reload().map_err(|error| error.to_string());
+                        let _ = reply.send(outcome.map(|()| self.gateway.generation()));
+                    }
                     Some(Command::Stop) | None => return Ok(()),
                 },
                 heard = signals.next() => match heard {
@@ -274,7 +288,7 @@ impl Control {
         match &outcome {
             Ok(()) => {
                 let snapshot = self.gateway.snapshot.load();
-                self.gateway.metrics.reloads_ok.increment();
+                self.gateway.note_reload(None);
                 self.failure = None;
                 tracing::info!(
                     "{} is in force: generation {}, {} routes",
@@ -284,8 +298,8 @@ impl Control {
                 );
             }
             Err(error) => {
-                self.gateway.metrics.reloads_failed.increment();
                 let text = error.to_string();
+                self.gateway.note_reload(Some(text.clone()));
                 if self.failure.as_ref() != Some(&text) {
                     tracing::error!(
                         "{} is not in force, the configuration before it stays:\n{text}",
@@ -358,8 +372,20 @@ impl Control {
         let copy = socket.try_clone()?;
         let listener = tokio::net::TcpListener::from_std(socket)?;
         let token = admin::Token::new(config.token.into());
-        let serving =
-            admin::serve(listener, Arc::clone(&self.gateway), admin::Token::clone(&token));
+        let commands = self.commands.clone();
+        let serving = admin::serve(
+            listener,
+            admin::Operator {
+                gateway: Arc::clone(&self.gateway),
+                token: admin::Token::clone(&token),
+                reload: Box::new(move || {
+                    let (reply, on_reply) = oneshot::channel();
+                    let _ = commands.send(Command::ReloadFor(reply));
+                    on_reply
+                }),
+                file: self.path.clone(),
+            },
+        );
         let task = tokio::task::spawn_local(serving).abort_handle();
         self.admin_listener =
             Some(AdminListener { address: config.address, token, socket: copy, task });
@@ -412,7 +438,7 @@ impl Control {
     async fn finish(&mut self, workers: Vec<JoinHandle<()>>, signals: &mut Signals) {
         let grace = self.gateway.snapshot.load().server.shutdown_grace;
         tracing::info!("stopping; requests in flight have {grace:?}");
-        self.gateway.drain();
+        self.gateway.stop();
         if self.handed_over {
             self.stop_admin(); // the operator is the next one's
         }

@@ -118,6 +118,11 @@ impl Memory {
         self.max_keys.store(max_keys, Ordering::Relaxed);
     }
 
+    /// How many callers may be remembered.
+    pub fn max_keys(&self) -> usize {
+        self.max_keys.load(Ordering::Relaxed)
+    }
+
     /// How many callers are remembered.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
@@ -158,6 +163,14 @@ impl Memory {
     /// What would be decided. Nothing is charged.
     pub fn foresee(&self, charges: &mut [Charge<'_>], now: Micros) -> Decision {
         self.charge_any(charges, now, false)
+    }
+
+    /// Forgets what a caller has used of a limit: they are whole.
+    pub(super) fn reset(&self, charge: &Charge<'_>) {
+        let key = self.seed.key(charge.limit.0, &charge.subject);
+        if self.shards[shard_of(key)].lock().forget(key) {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Every decision: limits that see the caller for the first time, logs, a full store.
@@ -356,8 +369,17 @@ fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<H
     // Whose turn it is at once has no place in the queue.
     let at_once = charge.quota.is_queue() && charge.verdict.delay() == 0;
     let (limit, quota, admitted) = (charge.limit, charge.quota.clone(), charge.verdict);
-    let shared = None;
-    (!at_once).then_some(Hold { charge: index, limit, key, quota, admitted, overflow, shared })
+    let (shared, granted) = (None, charge.granted);
+    (!at_once).then_some(Hold {
+        charge: index,
+        limit,
+        key,
+        quota,
+        admitted,
+        overflow,
+        granted,
+        shared,
+    })
 }
 
 fn shard_of(key: u64) -> usize {

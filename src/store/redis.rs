@@ -29,6 +29,7 @@ mod keys;
 mod leased;
 mod leases;
 mod link;
+mod operated;
 mod owed;
 mod scattered;
 mod script;
@@ -41,6 +42,7 @@ use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
 use crate::limit::{Quota, Seen};
 use crate::metrics::StoreMetrics;
+use crate::overrides::Overrides;
 use arc_swap::ArcSwap;
 use background::{Amendment, Background, Change};
 use breaker::Breaker;
@@ -157,6 +159,8 @@ struct Shared {
     skew: AtomicI64,
     queue: background::Queue,
     metrics: Arc<StoreMetrics>,
+    /// What operators have said of single callers, on any gateway.
+    overrides: Arc<Overrides>,
 }
 
 /// This gateway's part of a concurrency limit's counter.
@@ -184,8 +188,9 @@ impl Redis {
         workers: usize,
         clock: Clock,
         metrics: Arc<StoreMetrics>,
+        overrides: Arc<Overrides>,
     ) -> Self {
-        Self::with_scripts(options, workers, clock, metrics, str::to_owned)
+        Self::with_scripts(options, workers, clock, metrics, overrides, str::to_owned)
     }
 
     /// The same with scripts that have been edited: what a test does to see that it would notice.
@@ -195,6 +200,7 @@ impl Redis {
         workers: usize,
         clock: Clock,
         metrics: Arc<StoreMetrics>,
+        overrides: Arc<Overrides>,
         edit: impl Fn(&str) -> String,
     ) -> Self {
         // A clock that is moved by hand is meant to be the only one.
@@ -212,7 +218,8 @@ impl Redis {
             prefixes: ArcSwap::default(),
             registry: ArcSwap::default(),
             scripts: Scripts::new(edit),
-            links: (0..(workers + 1) * LINKS).map(|_| Arc::new(Link::new(&complaint))).collect(),
+            // The background has links of its own, and so has whoever looks for an operator.
+            links: (0..(workers + 2) * LINKS).map(|_| Arc::new(Link::new(&complaint))).collect(),
             breaker: Breaker::new(options.failures, probe_after),
             troubled: AtomicBool::new(false),
             denials: Denials::new(),
@@ -223,6 +230,7 @@ impl Redis {
             skew: AtomicI64::new(0),
             queue,
             metrics,
+            overrides,
             options: Arc::new(options),
         });
         let background = Background::start(Arc::clone(&shared), jobs, workers);
@@ -271,6 +279,8 @@ impl Redis {
         self.shared.local.sweep(16, now);
         self.shared.denials.sweep(now);
         self.shared.metrics.owed.set(self.shared.owed.len() as u64);
+        self.shared.metrics.denials.set(self.shared.denials.len() as u64);
+        self.shared.metrics.leases.set(self.shared.leases.len() as u64);
     }
 
     pub(super) fn release(&self, hold: &Hold) {
@@ -302,6 +312,21 @@ impl Redis {
             self.shared.metrics.recalled.increment();
         }
         recalled.unwrap_or_default()
+    }
+
+    /// What the limits say to a caller; nothing is charged.
+    pub(super) async fn peek(
+        &self,
+        charges: &mut [Charge<'_>],
+        now: Micros,
+    ) -> Result<(), StoreError> {
+        self.shared.peek(charges, now).await.map_err(|_| StoreError::Away)
+    }
+
+    /// Forgets what a caller has used of a limit.
+    pub(super) async fn reset(&self, charge: &Charge<'_>, now: Micros) -> Result<(), StoreError> {
+        self.shared.local.reset(charge);
+        self.shared.forget(charge, now).await.map_err(|_| StoreError::Away)
     }
 
     /// Forgets whom the store has rejected: the next decision is the store's own.

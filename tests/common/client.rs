@@ -40,11 +40,18 @@ pub type Fields = Vec<(String, String)>;
 pub struct Connection<S = TcpStream> {
     pub stream: S,
     buffer: Vec<u8>,
+    /// What the other side is called, unless a request says so itself.
+    host: &'static str,
 }
 
 impl Connection {
     pub fn open(address: SocketAddr) -> Self {
         Self::over(socket(address))
+    }
+
+    /// To an admin listener, which wants to be called by its address.
+    pub fn to_operator(address: SocketAddr) -> Self {
+        Self { host: "127.0.0.1", ..Self::open(address) }
     }
 }
 
@@ -58,7 +65,7 @@ pub fn socket(address: SocketAddr) -> TcpStream {
 
 impl<S: Read + Write> Connection<S> {
     pub fn over(stream: S) -> Self {
-        Self { stream, buffer: Vec::new() }
+        Self { stream, buffer: Vec::new(), host: "example.test" }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
@@ -68,7 +75,7 @@ impl<S: Read + Write> Connection<S> {
 
     /// An answer, if one comes.
     pub fn try_get(&mut self, path: &str) -> Option<Reply> {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host);
         self.stream.write_all(request.as_bytes()).ok()?;
         self.try_reply("GET")
     }
@@ -86,7 +93,7 @@ impl<S: Read + Write> Connection<S> {
     ) -> Reply {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-            head.push_str("host: example.test\r\n");
+            head.push_str(&format!("host: {}\r\n", self.host));
         }
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));

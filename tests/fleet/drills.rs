@@ -190,7 +190,8 @@ fn redis_is_loading() {
         redis.restart();
         // It answers, but only that it is busy; two seconds for four thousand keys.
         let failures = eventually("a refusal", || {
-            let page = crate::common::Connection::open(drill.gateway.admin()).get("/metrics");
+            let page =
+                crate::common::Connection::to_operator(drill.gateway.admin()).get("/metrics");
             page.text().contains("reason=\"loading\"").then(|| page.text().to_owned())
         });
         assert!(failures.contains("sluice_store_failures_total{reason=\"loading\"}"));

@@ -31,7 +31,7 @@ pub fn fleet(count: usize, yaml: &str) -> Vec<Gateway> {
 
 /// A number from the metrics page.
 pub fn metric(gateway: &Gateway, name: &str) -> u64 {
-    let page = crate::common::Connection::open(gateway.admin()).get("/metrics");
+    let page = crate::common::Connection::to_operator(gateway.admin()).get("/metrics");
     let line = page.text().lines().find(|line| line.starts_with(&format!("{name} ")));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
 }

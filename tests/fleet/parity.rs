@@ -8,6 +8,8 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use sluice::clock::Clock;
 use sluice::config::model::{RedisServers, RedisUrl, SharedStore};
 use sluice::limit::{Calendar, Period, Quota, Rate, Verdict};
+use sluice::metrics::StoreMetrics;
+use sluice::overrides::Overrides;
 use sluice::store::{Charge, Decision, Memory, Part, Redis, Registry, Store, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,7 +142,14 @@ impl Stores {
     fn new(server: &Server, edit: impl Fn(&str) -> String) -> Self {
         let clock = Clock::manual(START);
         let options = options(server);
-        let redis = Redis::with_scripts(options, 1, clock.clone(), Arc::default(), edit);
+        let redis = Redis::with_scripts(
+            options,
+            1,
+            clock.clone(),
+            Arc::new(StoreMetrics::new(1)),
+            Arc::new(Overrides::new(clock.clone())),
+            edit,
+        );
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (memory, redis) = (Store::Memory(Memory::new(1_000_000)), Store::Redis(redis));
         Self { memory, redis, clock, cases: AtomicU64::new(0), runtime }

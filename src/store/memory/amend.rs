@@ -30,7 +30,8 @@ impl Memory {
     /// Whether the limit still has the numbers by which the request was admitted.
     fn is_in_force(&self, hold: &Hold) -> bool {
         let limits = self.limits.load();
-        limits.get(hold.limit.0 as usize).is_some_and(|quotas| quotas.contains(&hold.quota))
+        hold.granted
+            || limits.get(hold.limit.0 as usize).is_some_and(|quotas| quotas.contains(&hold.quota))
     }
 
     /// Makes a change to what a request was counted in. Whoever is no longer remembered was whole,

@@ -147,6 +147,16 @@ impl Shard {
         before - self.len()
     }
 
+    /// Forgets a key; says whether it was there.
+    pub(super) fn forget(&mut self, key: u64) -> bool {
+        let slot = self.find(key);
+        if let Some(slot) = slot {
+            self.table.remove(slot);
+            self.take_log(key);
+        }
+        slot.is_some()
+    }
+
     /// Gives memory back that a flood has left.
     pub(super) fn shrink(&mut self) {
         self.table.shrink();

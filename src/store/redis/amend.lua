@@ -147,5 +147,10 @@ function changes.strike()
   end
 end
 
+-- Nobody has used anything.
+function changes.forget()
+  call('DEL', key)
+end
+
 changes[change]()
 return now

@@ -72,6 +72,8 @@ pub(super) enum Change {
     Owe(State),
     /// An entry of a log is taken back.
     Strike(Micros),
+    /// The counter is forgotten.
+    Forget,
 }
 
 impl Change {
@@ -79,7 +81,7 @@ impl Change {
     /// forgiven.
     fn may_repeat(&self, taken: u32) -> bool {
         match self {
-            Self::Land(_) | Self::Beat | Self::Probe | Self::Owe(_) => true,
+            Self::Land(_) | Self::Beat | Self::Probe | Self::Owe(_) | Self::Forget => true,
             Self::Settle { actual, .. } => *actual >= taken,
             Self::Leave(_) | Self::Undo(_) | Self::Strike(_) => false,
         }
@@ -91,6 +93,7 @@ impl Change {
             Self::Land(flight) => ("land", shared.flight_name(flight).into_bytes()),
             Self::Beat => ("beat", shared.flights_in(key)),
             Self::Probe => ("probe", Vec::new()),
+            Self::Forget => ("forget", Vec::new()),
             Self::Leave(state) => ("leave", wire::stored(state).to_vec()),
             Self::Undo(state) => ("undo", wire::stored(state).to_vec()),
             Self::Owe(state) => ("owe", wire::stored(state).to_vec()),
@@ -195,6 +198,8 @@ struct Loop {
     pending: VecDeque<Amendment>,
     checked: bool,
     probe_at: Instant,
+    /// How often operators' acts have changed, as far as was heard.
+    acts: Option<u64>,
 }
 
 impl Loop {
@@ -207,6 +212,7 @@ impl Loop {
             pending: VecDeque::new(),
             checked: false,
             probe_at: Instant::now(),
+            acts: None,
         }
     }
 
@@ -267,6 +273,9 @@ impl Loop {
         }
         // What single failures let pass is charged as well, without a word.
         self.reconcile();
+        if let Ok(Ok(acts)) = timeout(PATIENCE, self.shared.share_acts(self.acts)).await {
+            self.acts = acts;
+        }
         if !self.checked {
             let _ = timeout(PATIENCE, self.check()).await;
         }

@@ -120,6 +120,11 @@ impl Denials {
         self.len.fetch_sub(before - shard.len(), Ordering::Relaxed);
     }
 
+    /// How many are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
     /// Lets go of what is of no use any more.
     pub(super) fn sweep(&self, now: Micros) {
         if self.len.load(Ordering::Relaxed) > 0 {

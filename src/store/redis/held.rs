@@ -31,6 +31,7 @@ impl Shared {
             quota: quota.clone(),
             admitted: charge.verdict,
             overflow: false,
+            granted: charge.granted,
             shared: Some(InStore { key, skew, flight }),
         })
     }
@@ -86,7 +87,7 @@ impl Shared {
     /// Whether the limit still has the numbers by which the request was admitted.
     fn is_in_force(&self, hold: &Hold) -> bool {
         let registry = self.registry.load();
-        registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
+        hold.granted || registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
     }
 
     /// The store is told in the background; what the caller hears is what the limit holds then, as

@@ -95,6 +95,7 @@ impl Shared {
             match self.leases.serve(charge, key, now) {
                 Served::Decided(verdict, block, soon) => {
                     charge.verdict = verdict;
+                    self.metrics.leased.increment();
                     if soon {
                         drop(self.fetch(charge, key, None, now, deadline));
                     }

@@ -113,6 +113,11 @@ impl Leases {
         &self.0[key as usize % SHARDS]
     }
 
+    /// Of how many counters there is something here.
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     /// Serves a charge, if it can be.
     pub(super) fn serve(&self, charge: &Charge<'_>, key: u64, now: Micros) -> Served {
         let mut shard = self.shard(key).lock();

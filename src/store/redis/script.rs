@@ -151,12 +151,14 @@ impl Shared {
         let mut wire = link.wire(&self.options, now).await?;
         let _waiting = link.wait();
         self.metrics.calls.increment();
+        let began = self.clock.now();
         let reply = match wire.call(&call.command(script, false)).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 wire.call(&call.command(script, true)).await
             }
             reply => reply,
         };
+        self.metrics.took(super::WORKER.get(), self.clock.now().saturating_sub(began));
         match reply {
             Ok(Value::BulkString(bytes)) => Ok(bytes),
             Ok(_) => Ok(Vec::new()),
@@ -233,6 +235,7 @@ impl Shared {
         }
         if self.breaker.failed(began, now) == breaker::Change::Opened {
             self.metrics.up.set(0);
+            self.metrics.opened.increment();
             let left = Duration::from_micros(crate::clock::micros(self.options.probe_after));
             tracing::error!(
                 "the store is away ({}): each limit does as its 'on_failure' says; it is probed every {left:?}",

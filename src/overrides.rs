@@ -1,0 +1,309 @@
+//! What is otherwise for single callers than the file says: bans and grants.
+//!
+//! ```text
+//! admin API ──► act ──► Bans, Grants          in force here, at once
+//!                 ├───► a file                 survives a restart
+//!                 └───► told ──► shared store ──► adopt ──► Bans, Grants of every other gateway
+//! ```
+//!
+//! They last for their time and survive reloads. Bans for ignored rejects (`penalty`) are each
+//! gateway's own; to lift one is an act, which reaches every gateway.
+
+mod acts;
+mod bans;
+mod grants;
+mod who;
+
+pub use acts::{Act, Acts, What};
+pub use bans::{Ban, Bans, Why};
+pub use grants::{FACTORS, Grant, Grants};
+pub use who::{NoCaller, Who};
+
+use crate::clock::{Clock, Micros};
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use tokio::sync::watch;
+
+/// Everything that was said of single callers.
+#[derive(Debug)]
+pub struct Overrides {
+    /// Whoever is turned away.
+    pub bans: Bans,
+    /// Whoever has other rates.
+    pub grants: Grants,
+    clock: Clock,
+    book: Mutex<Book>,
+    /// How many changes a shared store has not heard of.
+    untold: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    acts: Acts,
+    keeper: Keeper,
+    /// What a shared store is to be told: acts, or names of acts that are withdrawn.
+    untold: Vec<(String, Option<Act>)>,
+}
+
+/// Who remembers acts over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keeper {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// A file.
+    File(PathBuf),
+    /// A store that others share.
+    Store,
+}
+
+impl Overrides {
+    /// Nothing has been said yet.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            bans: Bans::default(),
+            grants: Grants::default(),
+            clock,
+            book: Mutex::default(),
+            untold: watch::Sender::new(0),
+        }
+    }
+
+    /// From now on acts are remembered here. What a file remembers from before is in force.
+    pub fn keep(&self, keeper: Keeper) -> io::Result<()> {
+        let mut book = self.book.lock();
+        if book.keeper == keeper {
+            return Ok(());
+        }
+        let first = book.keeper == Keeper::Nobody;
+        book.keeper = keeper;
+        let Keeper::File(path) = &book.keeper else { return Ok(()) };
+        if !first {
+            return acts::write(path, &book.acts);
+        }
+        let remembered = acts::read(path)?;
+        let now = self.wall();
+        for (name, act) in remembered {
+            if act.until > now && !book.acts.contains_key(&name) {
+                self.apply(&act);
+                book.acts.insert(name, act);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says something of a caller: it holds at once. What fails is remembering it.
+    pub fn act(&self, act: Act) -> io::Result<()> {
+        let mut book = self.book.lock();
+        let name = act.name();
+        self.apply(&act);
+        book.acts.insert(name.clone(), act.clone());
+        self.tell(&mut book, name, Some(act))
+    }
+
+    /// Takes something back that was said; says whether it had been.
+    pub fn withdraw(&self, name: &str) -> io::Result<bool> {
+        let mut book = self.book.lock();
+        let Some(act) = book.acts.remove(name) else { return Ok(false) };
+        self.undo(&act);
+        self.tell(&mut book, name.to_owned(), None).map(|()| true)
+    }
+
+    fn tell(&self, book: &mut Book, name: String, act: Option<Act>) -> io::Result<()> {
+        match &book.keeper {
+            Keeper::Nobody => Ok(()),
+            Keeper::File(path) => acts::write(path, &book.acts),
+            Keeper::Store => {
+                book.untold.push((name, act));
+                self.untold.send_replace(book.untold.len());
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until a shared store has heard of everything.
+    pub async fn told(&self) {
+        // The sender lives as long as this does.
+        let _ = self.untold.subscribe().wait_for(|untold| *untold == 0).await;
+    }
+
+    /// What a shared store has not heard of yet.
+    pub fn untold(&self) -> Vec<(String, Option<Act>)> {
+        self.book.lock().untold.clone()
+    }
+
+    /// It has heard of the first so many.
+    pub fn were_told(&self, count: usize) {
+        let mut book = self.book.lock();
+        book.untold.drain(..count);
+        self.untold.send_replace(book.untold.len());
+    }
+
+    /// What all gateways have said, by the shared store's word. Says whether somebody's counters were
+    /// forgotten, so that nothing else may remember them.
+    pub fn adopt(&self, all: &Acts) -> bool {
+        let (mut book, now) = (self.book.lock(), self.wall());
+        let untold = std::mem::take(&mut book.untold);
+        let is_untold = |name: &str| untold.iter().any(|(other, _)| other == name);
+        let mut forgotten = false;
+        for (name, act) in all {
+            if act.until > now && book.acts.get(name) != Some(act) && !is_untold(name) {
+                self.apply(act);
+                forgotten |= act.act == What::Reset;
+                book.acts.insert(name.clone(), act.clone());
+            }
+        }
+        book.acts.retain(|name, act| {
+            let stays = all.contains_key(name) || is_untold(name);
+            if !stays {
+                self.undo(act);
+            }
+            stays
+        });
+        book.untold = untold;
+        forgotten
+    }
+
+    /// Whether anything that was said is in force.
+    pub fn has_acts(&self) -> bool {
+        let now = self.wall();
+        self.book.lock().acts.values().any(|act| act.until > now)
+    }
+
+    /// The shared store has lost what it was told: it is told again.
+    pub fn tell_all_again(&self) {
+        let mut book = self.book.lock();
+        let now = self.wall();
+        let acts = book.acts.iter().filter(|(_, act)| act.until > now);
+        let all = acts.map(|(name, act)| (name.clone(), Some(act.clone()))).collect();
+        book.untold = all;
+        self.untold.send_replace(book.untold.len());
+    }
+
+    /// Forgets what is over.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        self.bans.sweep(now);
+        self.grants.sweep(now);
+        let wall = self.clock.wall(now);
+        let mut book = self.book.lock();
+        let before = book.acts.len();
+        book.acts.retain(|_, act| act.until > wall);
+        if book.acts.len() < before
+            && let Keeper::File(path) = &book.keeper
+        {
+            // It would be forgotten at the next start anyway.
+            let _ = acts::write(path, &book.acts);
+        }
+    }
+
+    fn wall(&self) -> Micros {
+        self.clock.wall(self.clock.now())
+    }
+
+    /// A moment of the wall clock as limits count.
+    fn here(&self, wall: Micros) -> Micros {
+        let now = self.clock.now();
+        now.saturating_add(wall.saturating_sub(self.clock.wall(now)))
+    }
+
+    fn apply(&self, act: &Act) {
+        let (who, until) = (act.caller.clone(), self.here(act.until));
+        match act.act {
+            What::Ban => {
+                let why = Why::Operator(act.reason.clone());
+                self.bans.add(Ban { who, why, until, metrics: None }, self.clock.now());
+            }
+            What::Grant => self.grants.add(Grant {
+                who,
+                limit: act.limit.clone(),
+                factor: act.factor.unwrap_or(1.0),
+                until,
+                reason: act.reason.clone(),
+            }),
+            What::Lift => drop(self.bans.lift(&who)),
+            What::Reset => {}
+        }
+    }
+
+    fn undo(&self, act: &Act) {
+        match act.act {
+            What::Ban => self.bans.withdraw(&act.caller),
+            What::Grant => self.grants.withdraw(&act.caller, act.limit.as_deref()),
+            What::Lift | What::Reset => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Part;
+    use std::time::Duration;
+
+    const IP: Part<'static> = Part::Ip(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+
+    fn act(what: What, at: Micros, until: Micros) -> Act {
+        let caller = "ip:192.0.2.1".parse().unwrap();
+        Act { caller, act: what, limit: None, factor: Some(2.0), reason: None, at, until }
+    }
+
+    #[test]
+    fn acts_survive_a_restart_in_their_file_and_are_gone_when_they_are_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("overrides.json");
+        let clock = Clock::manual(1000);
+        let first = Overrides::new(clock.clone());
+        first.keep(Keeper::File(path.clone())).unwrap();
+        first.act(act(What::Ban, 1000, 5000)).unwrap();
+        first.act(act(What::Grant, 1000, 3000)).unwrap();
+        let second = Overrides::new(clock.clone());
+        second.keep(Keeper::File(path.clone())).unwrap();
+        assert_eq!(second.bans.find(IP, 1000).unwrap().until, 5000);
+        assert_eq!(second.grants.factor(&[IP], "x", 1000), Some(2.0));
+        clock.advance(Duration::from_micros(2000));
+        second.sweep();
+        assert_eq!(second.grants.factor(&[IP], "x", 3000), None);
+        assert!(second.withdraw("ban ip:192.0.2.1").unwrap());
+        assert!(!second.withdraw("ban ip:192.0.2.1").unwrap());
+        assert!(second.bans.is_empty());
+        assert!(!path.exists(), "nothing is left to say");
+    }
+
+    #[test]
+    fn what_one_gateway_says_holds_on_the_others() {
+        let clock = Clock::manual(1000);
+        let (here, there) = (Overrides::new(clock.clone()), Overrides::new(clock));
+        here.keep(Keeper::Store).unwrap();
+        there.keep(Keeper::Store).unwrap();
+        here.act(act(What::Ban, 1000, 5000)).unwrap();
+        let mut all = Acts::new();
+        let mut hear = |from: &Overrides| {
+            let untold = from.untold();
+            from.were_told(untold.len());
+            for (name, act) in untold {
+                match act {
+                    Some(act) => drop(all.insert(name, act)),
+                    None => drop(all.remove(&name)),
+                }
+            }
+            all.clone()
+        };
+        there.adopt(&hear(&here));
+        assert!(there.bans.find(IP, 1000).is_some());
+        // What it is about to say itself is not taken for withdrawn.
+        there.act(act(What::Grant, 1000, 5000)).unwrap();
+        there.adopt(&hear(&here));
+        assert!(there.grants.factor(&[IP], "x", 1000).is_some());
+        here.adopt(&hear(&there));
+        assert!(here.grants.factor(&[IP], "x", 1000).is_some());
+        here.withdraw("ban ip:192.0.2.1").unwrap();
+        there.adopt(&hear(&here));
+        assert!(there.bans.is_empty());
+        here.act(act(What::Reset, 1000, 5000)).unwrap();
+        let said = hear(&here);
+        assert!(there.adopt(&said), "counters were forgotten");
+        assert!(!there.adopt(&said), "once");
+    }
+}

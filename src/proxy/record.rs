@@ -1,0 +1,222 @@
+//! What is noted of a request: counters, its line of the access log, its spans.
+
+use super::destination::Destination;
+use super::exchange::Exchange;
+use super::refusal::Refusal;
+use crate::access_log::Line;
+use crate::clock::Micros;
+use crate::store::Part;
+use crate::telemetry::{Attribute, Span};
+use crate::upstream::Upstream;
+use http::StatusCode;
+
+/// What is noted so far.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// When an endpoint was asked first.
+    asked_at: Micros,
+    /// How long endpoints took, up to the heads of their answers.
+    upstream: Micros,
+    /// How long it waited for its turn or for a place.
+    waited: Micros,
+    /// What the gateway itself has added.
+    overhead: Micros,
+    status: StatusCode,
+    line: Option<Line>,
+    /// How long it took has been noted.
+    timed: bool,
+    done: bool,
+}
+
+impl Record {
+    /// It waited, because a limit or the upstream's places wanted it to.
+    pub(super) fn wait(&mut self, time: Micros) {
+        self.waited += time;
+    }
+}
+
+impl Exchange {
+    /// An endpoint was asked, and has answered or was given up.
+    pub(super) fn note_asked(&mut self, upstream: &Upstream, began: Micros) {
+        let took = self.worker.gateway.clock.now().saturating_sub(began);
+        upstream.metrics.took(self.worker.index, took);
+        if self.record.asked_at == 0 {
+            self.record.asked_at = began;
+        }
+        self.record.upstream += took;
+    }
+
+    /// The answer's head is decided: counts it, and begins its line of the log if it is one of
+    /// those that are logged.
+    pub(super) fn note_answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
+        let (gateway, worker) = (&self.worker.gateway, self.worker.index);
+        let now = gateway.clock.now();
+        let elsewhere = self.record.upstream + self.record.waited;
+        let overhead = now.saturating_sub(self.started).saturating_sub(elsewhere);
+        self.worker.metrics().overhead.record(overhead);
+        let metrics = self.route().map_or(&gateway.metrics.unrouted, |route| &route.metrics);
+        metrics.of(worker).count(status);
+        let caller = self.caller.as_ref();
+        let who = [
+            Some(Part::Ip(self.origin.counted)),
+            caller.and_then(|caller| caller.user.as_deref()).map(Part::User),
+            caller.and_then(|caller| caller.api_key.as_deref()).map(Part::ApiKey),
+        ];
+        gateway.top.count(worker, &who, refusal.is_some_and(Refusal::is_own), now);
+        (self.record.overhead, self.record.status) = (overhead, status);
+        let Some(log) = self.snapshot().access_log else { return };
+        let rejected = refusal.is_some_and(Refusal::is_rejection);
+        let share = if rejected { log.rejected } else { log.allowed };
+        if share >= 1.0 || fastrand::f64() < share {
+            self.record.line = Some(self.line(status, refusal));
+        }
+    }
+
+    /// The answer's head is all that is timed: what follows is a tunnel.
+    pub(super) fn note_switch(&mut self) {
+        self.note_duration(self.worker.gateway.clock.now());
+    }
+
+    fn note_duration(&mut self, now: Micros) {
+        if !std::mem::replace(&mut self.record.timed, true) {
+            let unrouted = &self.worker.gateway.metrics.unrouted;
+            let metrics = self.route().map_or(unrouted, |route| &route.metrics);
+            metrics.of(self.worker.index).took(now.saturating_sub(self.started));
+        }
+    }
+
+    fn line(&self, status: StatusCode, refusal: Option<&Refusal>) -> Line {
+        let (snapshot, clock) = (self.snapshot(), &self.worker.gateway.clock);
+        let format = snapshot.access_log.map(|log| log.format).unwrap_or_default();
+        let path = self.destination().map(Destination::path);
+        let time = clock.wall(self.started);
+        let mut line = Line::begin(format, time, status, &self.method, path);
+        line.text("ip", &self.origin.ip.to_string());
+        let caller = self.caller.as_ref();
+        let texts = [
+            ("user", caller.and_then(|caller| caller.user.as_deref())),
+            ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
+            ("route", self.route().map(|route| route.name.as_str())),
+            ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                line.text(name, text);
+            }
+        }
+        if self.attempts > 1 {
+            line.number("attempts", self.attempts.into());
+        }
+        if let Some(said) = self.judgement.rejected_by.map(|index| self.judgement.said[index]) {
+            line.text("limit", &self.limits()[said.limit].name);
+        }
+        if let Some(said) = self.judgement.speaker(self.limits()) {
+            line.number("remaining", said.verdict.remaining().into());
+        }
+        if let Some(refusal) = refusal {
+            line.text("error", &refusal.to_string());
+        }
+        line.id(|out| self.trace.write_request_id(&snapshot.telemetry, out));
+        line
+    }
+
+    /// The last byte is out, or will never be: writes the log's line. Only the first call counts.
+    pub(super) fn finish(&mut self, bytes: u64, whole: bool) {
+        if std::mem::replace(&mut self.record.done, true) {
+            return;
+        }
+        self.leave();
+        self.settlement = None;
+        self.admission = None;
+        self.worker.metrics().add_in_flight(-1);
+        self.peer.activity.request_ended();
+        let now = self.worker.gateway.clock.now();
+        self.note_duration(now);
+        let snapshot = self.snapshot();
+        if snapshot.telemetry.otlp.is_some() && self.trace.is_exported(&snapshot.telemetry) {
+            self.export(now);
+        }
+        let Record { upstream, overhead, .. } = self.record;
+        let Some(mut line) = self.record.line.take() else { return };
+        line.number("bytes", bytes);
+        line.millis("duration_ms", now.saturating_sub(self.started));
+        if self.record.asked_at > 0 {
+            line.millis("upstream_ms", upstream);
+        }
+        line.millis("overhead_ms", overhead);
+        if !whole {
+            line.text("aborted", "the response was cut short");
+        }
+        self.worker.gateway.access_log.append(self.worker.index, &line.finish());
+    }
+
+    /// A span for the request, and one for asking its upstream.
+    #[cold]
+    fn export(&self, now: Micros) {
+        let (gateway, snapshot) = (&self.worker.gateway, self.snapshot());
+        let telemetry = &snapshot.telemetry;
+        let (trace, (parent, server, client)) =
+            (self.trace.trace(telemetry), self.trace.spans(telemetry));
+        let wall = |moment| gateway.clock.wall(moment);
+        let (route, record) = (self.route(), &self.record);
+        let failed = record.status.is_server_error();
+        let status = Attribute::Number(record.status.as_u16().into());
+        let mut request = Span {
+            trace,
+            id: server,
+            parent,
+            name: route.map_or_else(
+                || self.method.to_string(),
+                |route| format!("{} {}", self.method, route.name),
+            ),
+            client: false,
+            began: wall(self.started),
+            ended: wall(now),
+            failed,
+            attributes: vec![("http.response.status_code", status.clone())],
+        };
+        request.attributes.extend(self.attributes());
+        let asked = route.filter(|_| record.asked_at > 0).map(|route| {
+            let upstream = &snapshot.upstreams[route.upstream];
+            let mut attributes = vec![("sluice.upstream", upstream.name().into())];
+            if let Some(endpoint) = &self.endpoint {
+                attributes.push(("server.address", endpoint.name.as_str().into()));
+            }
+            Span {
+                trace,
+                id: client,
+                parent: Some(server),
+                name: format!("{} {}", self.method, upstream.name()),
+                client: true,
+                began: wall(record.asked_at),
+                ended: wall(record.asked_at + record.upstream),
+                failed,
+                attributes,
+            }
+        });
+        let dropped = gateway.spans.put(std::iter::once(request).chain(asked));
+        gateway.metrics.spans_dropped.add(dropped);
+    }
+
+    fn attributes(&self) -> Vec<(&'static str, Attribute)> {
+        let (caller, telemetry) = (self.caller.as_ref(), &self.snapshot().telemetry);
+        let mut id = Vec::new();
+        self.trace.write_request_id(telemetry, &mut id);
+        let rejected = self.judgement.rejected_by.map(|index| self.judgement.said[index].limit);
+        let (ip, limits) = (self.origin.ip.to_string(), self.limits());
+        let id = String::from_utf8_lossy(&id);
+        let all = [
+            ("http.request.method", Some(self.method.as_str())),
+            ("url.path", self.destination().map(Destination::path)),
+            ("http.route", self.route().map(|route| route.name.as_str())),
+            ("server.address", self.destination().map(|destination| destination.host.as_str())),
+            ("client.address", Some(ip.as_str())),
+            ("enduser.id", caller.and_then(|caller| caller.user.as_deref())),
+            ("sluice.api_key", caller.and_then(|caller| caller.api_key.as_deref())),
+            ("sluice.limit", rejected.map(|limit| limits[limit].name.as_str())),
+            ("sluice.request_id", Some(&*id)),
+        ];
+        let known = all.into_iter().filter_map(|(name, text)| Some((name, text?.into())));
+        known.collect()
+    }
+}
