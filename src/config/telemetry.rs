@@ -3,7 +3,9 @@
 use super::edge::share;
 use super::model::{Collector, Endpoint, Telemetry};
 use super::read::{Context, Fields, Read, parsed};
-use super::routes::headers_by_name;
+use super::routes::headers::headers_by_name;
+use super::section::Grammar;
+use super::sections::edge::TELEMETRY;
 use super::tree::Node;
 use http::Uri;
 
@@ -12,12 +14,11 @@ const TRACES: &str = "/v1/traces";
 
 impl Read for Telemetry {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "telemetry", cx)?;
-        let otlp = fields.required("otlp", cx);
+        let fields = Fields::of(node, &TELEMETRY, cx)?;
+        let otlp = fields.read("otlp", cx);
         let sample = fields.get("sample").and_then(|node| share(node, cx));
-        let service_name = fields.optional("service_name", cx);
+        let service_name = fields.read("service_name", cx);
         let headers = fields.get("headers").map(|node| headers_by_name(node, cx));
-        fields.finish(cx);
         Some(Self {
             otlp: otlp?,
             sample: sample.unwrap_or(1.0),
@@ -27,17 +28,22 @@ impl Read for Telemetry {
     }
 }
 
+pub(super) static COLLECTOR: Grammar = Grammar::new(
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+([/?#]\S*)?",
+    "it looks like http://127.0.0.1:4318",
+);
+
 impl Read for Collector {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a collector's URL", |text| {
-            const HELP: &str = "it looks like http://127.0.0.1:4318";
-            let uri: Uri = text.parse().map_err(|_| HELP)?;
+            let help = COLLECTOR.help;
+            let uri: Uri = text.parse().map_err(|_| help)?;
             let https = match uri.scheme_str() {
                 Some("http") => false,
                 Some("https") => true,
-                _ => return Err(HELP.to_owned()),
+                _ => return Err(help.to_owned()),
             };
-            let host = uri.host().filter(|host| !host.is_empty()).ok_or(HELP)?.to_owned();
+            let host = uri.host().filter(|host| !host.is_empty()).ok_or(help)?.to_owned();
             if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
                 return Err("credentials go into 'headers'".to_owned());
             }
