@@ -83,6 +83,12 @@ pub(super) static RATE: Grammar = Grammar::new(
     "a rate looks like 100/minute, 5/10m or 10000/month",
 );
 
+/// A rate whose window a calendar has.
+pub(super) static CALENDAR_RATE: Grammar = Grammar::new(
+    r"\s*[0-9_]+\s*/\s*(d|day|w|week|month)\s*",
+    "only days, weeks and months begin somewhere",
+);
+
 /// `100/minute`, `5000/s`, `100/30s`, `10000/month`.
 pub(super) fn rate(text: &str) -> Result<WrittenRate, String> {
     let help = RATE.help;

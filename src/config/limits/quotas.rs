@@ -3,6 +3,7 @@
 use super::Names;
 use crate::clock::micros;
 use crate::config::callers::Callers;
+use crate::config::grammar::CALENDAR_RATE;
 use crate::config::model::{Attribute, Cost, Plan, Quotas, WrittenRate};
 use crate::config::read::{Context, Fields, Located, Read, one_of, parsed};
 use crate::config::section::Grammar;
@@ -204,7 +205,7 @@ fn quota(
             }
             None => {
                 if let Some(node) = numbers.time_zone {
-                    cx.error(node, "only days, weeks and months begin somewhere");
+                    cx.error(node, CALENDAR_RATE.help);
                 }
                 Quota::fixed_window(rate)
             }

@@ -3,7 +3,7 @@
 use super::store::ON_FAILURE;
 use super::{ANY_NUMBER, AT_LEAST_ONE, ITS_NAME, TIME};
 use crate::config::callers::HEADER_NAME;
-use crate::config::grammar::{RATE, SIZE};
+use crate::config::grammar::{CALENDAR_RATE, RATE, SIZE};
 use crate::config::limits::attributes::{ATTRIBUTE, SOME_HAVE};
 use crate::config::limits::costs::JSON_PATH;
 use crate::config::limits::quotas::{ALGORITHMS, OF_PLAN, TIME_ZONE};
@@ -81,6 +81,7 @@ pub(in crate::config) static LIMIT: Section = Section::new(
     Rule::Where("max_wait", "algorithm", LEAKY),
     Rule::Needs("time_zone", "algorithm"),
     Rule::Where("time_zone", "algorithm", FIXED),
+    Rule::Where("time_zone", "rate", CALENDAR_OR_PLAN),
     Rule::Where("shards", "by", GLOBAL),
     Rule::Where("penalty", "by", ONE_CALLER),
 ]);
@@ -116,6 +117,8 @@ const ALLOWED: Field = Field::new(
 );
 
 const RATE_OR_PLAN: Shape = Either(&[Like(&RATE), Like(&OF_PLAN)]);
+
+const CALENDAR_OR_PLAN: Shape = Either(&[Like(&CALENDAR_RATE), Like(&OF_PLAN)]);
 
 const NO_ALGORITHM: Rule = Rule::AtMostOne(&["concurrency", "algorithm"]);
 const NO_BURST: Rule = Rule::AtMostOne(&["concurrency", "burst"]);
