@@ -20,6 +20,7 @@ mod routes;
 mod schema;
 mod section;
 mod sections;
+mod shown;
 mod store;
 mod telemetry;
 mod tree;
@@ -169,6 +170,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         overload,
         access_log,
         telemetry,
+        shown: shown::shown(node),
         files: Vec::new(),
     })
 }

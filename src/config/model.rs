@@ -186,6 +186,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// Where traces go, if anywhere.
     pub telemetry: Option<Telemetry>,
+    /// The file as it is written, without its secrets.
+    pub shown: serde_json::Value,
     /// Every file this was made of, for the watcher.
     pub files: Vec<PathBuf>,
 }

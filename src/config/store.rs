@@ -155,7 +155,7 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
 }
 
 pub(super) static REDIS_URL: Grammar = Grammar::new(
-    r"(rediss?|unix|redis\+unix)://\S+",
+    r"(rediss?|unix|redis\+unix)://[\s\S]+",
     "it looks like redis://127.0.0.1:6379, or rediss:// for TLS",
 );
 

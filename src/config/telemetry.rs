@@ -29,7 +29,7 @@ impl Read for Telemetry {
 }
 
 pub(super) static COLLECTOR: Grammar = Grammar::new(
-    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+([/?#]\S*)?",
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@ ]+([/?#][\s\S]*)?",
     "it looks like http://127.0.0.1:4318",
 );
 

@@ -188,7 +188,7 @@ impl Read for Endpoint {
 }
 
 pub(super) static ENDPOINT_URL: Grammar = Grammar::new(
-    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+/?(#\S*)?",
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@ ]+/?(#[\s\S]*)?",
     "an endpoint looks like http://127.0.0.1:3000 or https://api.internal",
 );
 
