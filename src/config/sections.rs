@@ -92,3 +92,6 @@ const ANY_NUMBER: Shape = Number(0, u32::MAX as u64);
 
 /// A whole number that is not zero.
 const AT_LEAST_ONE: Shape = Number(1, u32::MAX as u64);
+
+#[cfg(test)]
+mod tests;
