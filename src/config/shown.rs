@@ -73,10 +73,11 @@ fn plain(scalar: &Scalar) -> Value {
         Style::Plain => serde_yaml::from_str(&scalar.written).ok(),
         _ => None,
     };
-    let typed = typed.filter(|value: &Value| value.is_number() || value.is_boolean());
-    typed
-        .filter(|value| value.to_string() == scalar.written)
-        .unwrap_or_else(|| Value::String(without_credentials(&scalar.written)))
+    let same = |value: &Value| {
+        let again = value.to_string();
+        (value.is_number() || value.is_boolean()) && again == scalar.written
+    };
+    typed.filter(same).unwrap_or_else(|| Value::String(without_credentials(&scalar.written)))
 }
 
 /// Where a secret comes from may be known: the variable is shown, its default is not.

@@ -53,9 +53,9 @@ fn maps(
             }
         }
         (Shape::ByName(item), Value::Object(map)) => {
-            map.iter().for_each(|(name, value)| {
+            for (name, value) in map {
                 maps(value, item, &format!("{place}/{name}"), each);
-            });
+            }
         }
         (Shape::List(item, _) | Shape::OneOrList(item, _), Value::Array(items)) => {
             for (index, value) in items.iter().enumerate() {
@@ -64,7 +64,9 @@ fn maps(
         }
         (Shape::OneOrList(item, _), _) => maps(value, item, place, each),
         (Shape::Either(shapes), _) => {
-            shapes.iter().for_each(|shape| maps(value, shape, place, each));
+            for shape in shapes {
+                maps(value, shape, place, each);
+            }
         }
         _ => {}
     }
