@@ -15,8 +15,10 @@ pub(super) static DURATION: Grammar = Grammar::new(
 );
 
 /// A duration that is not zero.
-pub(super) static SOME_TIME: Grammar =
-    Grammar::new(r"[0-9_]*[1-9][0-9_]*\s*(ms|s|m|min|h|d)", DURATION.help);
+pub(super) static SOME_TIME: Grammar = Grammar::new(
+    r"[0-9_]*[1-9][0-9_]*\s*(ms|s|m|min|h|d)",
+    "a duration, and not zero: 250ms, 30s, 5m, 2h or 7d",
+);
 
 /// `250ms`, `30s`, `5m`, `2h`, `7d`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

@@ -10,12 +10,14 @@ const VARIABLE: &str = r"\$\{";
 /// YAML 1.2 has no binary numbers; the parser has.
 const BINARY: &str = "[+-]?0b[01]+";
 
+// `errorMessage` is what editors show in place of the pattern.
+
 /// `true` or `false`.
 pub(super) fn truth() -> Value {
     json!({
         "type": ["boolean", "string"],
         "pattern": VARIABLE,
-        "patternErrorMessage": "true or false",
+        "errorMessage": "true or false",
     })
 }
 
@@ -28,7 +30,7 @@ pub(super) fn like(grammar: &Grammar) -> Value {
         Bare::Any => json!({ "type": ["string", "number", "boolean"] }),
     });
     map.insert("pattern".to_owned(), json!(pattern));
-    map.insert("patternErrorMessage".to_owned(), json!(help));
+    map.insert("errorMessage".to_owned(), json!(help));
     if let Some(but) = but(grammar) {
         map.insert("if".to_owned(), json!({ "type": "string", "pattern": VARIABLE }));
         map.insert("else".to_owned(), but);
@@ -38,7 +40,8 @@ pub(super) fn like(grammar: &Grammar) -> Value {
 
 /// The name of a field, in which no variable stands.
 pub(super) fn name(grammar: &Grammar) -> Value {
-    let mut map = object(json!({ "pattern": format!("^(?:{})$", grammar.pattern) }));
+    let pattern = format!("^(?:{})$", grammar.pattern);
+    let mut map = object(json!({ "pattern": pattern, "errorMessage": grammar.help }));
     map.extend(but(grammar).map(object).unwrap_or_default());
     Value::Object(map)
 }
@@ -73,7 +76,7 @@ pub(super) fn number(least: u64, most: u64) -> Value {
         "type": ["integer", "string"],
         "minimum": least,
         "pattern": format!("{VARIABLE}|^{BINARY}$"),
-        "patternErrorMessage": help,
+        "errorMessage": help,
     }));
     if most < u64::MAX {
         map.insert("maximum".to_owned(), json!(most));
