@@ -4,6 +4,9 @@
 //! text ──tree──► located nodes ──read──► one section after the other ──► Config (model)
 //!                                  └─ errors are collected ─► Diagnostics, all in one go
 //! ```
+//!
+//! `sections` has a table for each map of the file: `read` goes by it, `schema` tells editors, and
+//! `shown` knows what to mask.
 
 mod callers;
 pub mod diagnostics;

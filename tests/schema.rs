@@ -203,6 +203,26 @@ fn a_variable_may_stand_in_any_scalar() {
     }
 }
 
+/// YAML 1.2 knows no binary numbers, the parser does; and `off` was a boolean in YAML 1.1.
+#[test]
+fn what_readers_of_yaml_disagree_about_is_accepted_either_way() {
+    let schema = Schema::new();
+    let file = |headers: Value, off: Value| {
+        json!({
+            "listen": "127.0.0.1:0",
+            "upstreams": { "app": { "endpoints": "http://a", "eject": off, "health": off } },
+            "routes": [],
+            "server": { "max_headers": headers },
+            "logging": { "access": off },
+        })
+    };
+    for (headers, off) in [(json!("0b11"), json!("off")), (json!(3), json!(false))] {
+        assert_eq!(schema.against(&file(headers, off)), None);
+    }
+    assert!(!schema.accepts(&file(json!("11"), json!("off"))));
+    assert!(!schema.accepts(&file(json!(3), json!("of"))));
+}
+
 /// What may be put anywhere, as YAML has it.
 const VALUES: &str = "\
     ~ ; true ; false ; off ; on ; none ; '' ; 0 ; 1 ; 5 ; 64 ; 500 ; 503 ; -1 ; 1.5 ; 1e3 ; 0b11 ; \

@@ -72,7 +72,7 @@ impl Read for HeaderName {
 }
 
 pub(super) static NETWORK: Grammar = Grammar::new(
-    r"[0-9.]+(/(0?[0-9]|[12][0-9]|3[0-2]))?|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?",
+    r"[0-9]+(\.[0-9]+){3}(/(0?[0-9]|[12][0-9]|3[0-2]))?|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?",
     "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8",
 );
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) static ADDRESS: Grammar = Grammar::new(
-    r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+(%[0-9]+)?\]):[0-9]+",
+    r"(localhost|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+(%[0-9]+)?\]):[0-9]+",
     "an address looks like 0.0.0.0:8080, 127.0.0.1:8080 or [::]:8080",
 );
 
