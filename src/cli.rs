@@ -5,6 +5,7 @@ mod check;
 mod demo;
 mod key;
 mod run;
+mod schema;
 
 use crate::lines::Lines;
 use clap::{Parser, Subcommand};
@@ -49,6 +50,8 @@ enum Command {
         #[arg(long, value_name = "ADDRESS", conflicts_with = "listen")]
         only_backend: Option<SocketAddr>,
     },
+    /// Print a JSON Schema of gateway.yaml, for editors
+    Schema,
     /// Make API keys
     Key {
         #[command(subcommand)]
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Check { config } => return check::check(&config),
         Command::Demo { only_backend: Some(address), .. } => backend::run(address),
         Command::Demo { listen, .. } => demo::run(listen),
+        Command::Schema => schema::print(),
         Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };
     diagnostics.close();

@@ -4,6 +4,9 @@
 //! text ──tree──► located nodes ──read──► one section after the other ──► Config (model)
 //!                                  └─ errors are collected ─► Diagnostics, all in one go
 //! ```
+//!
+//! `sections` has a table for each map of the file: `read` goes by it, `schema` tells editors, and
+//! `shown` knows what to mask.
 
 mod callers;
 pub mod diagnostics;
@@ -12,10 +15,15 @@ mod failing;
 mod grammar;
 pub(crate) mod limits;
 mod listeners;
+mod logging;
 pub mod model;
 mod overload;
 mod read;
 mod routes;
+mod schema;
+mod section;
+mod sections;
+mod shown;
 mod store;
 mod telemetry;
 mod tree;
@@ -27,6 +35,8 @@ use diagnostics::{Diagnostics, Severity, Source};
 use limits::Names;
 pub use model::Config;
 use read::{Context, Fields};
+pub use schema::schema;
+use sections::GATEWAY;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
@@ -123,33 +133,32 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         cx.error_with_help(node, "the file is empty", "see gateway.yaml for an example".to_owned());
         return None;
     }
-    let mut fields = Fields::of(node, "gateway.yaml", cx)?;
-    let listen = fields.required("listen", cx).map(|listeners::Listen(all)| all);
-    let admin = fields.optional("admin", cx);
-    let store: store::Store = fields.optional("store", cx).unwrap_or_default();
+    let fields = Fields::of(node, &GATEWAY, cx)?;
+    let listen = fields.read("listen", cx).map(|listeners::Listen(all)| all);
+    let admin = fields.read("admin", cx);
+    let store: store::Store = fields.read("store", cx).unwrap_or_default();
     let store::Store { max_keys, saved, shared: shared_store } = store;
-    let callers = Callers::read(&mut fields, cx);
+    let callers = Callers::read(&fields, cx);
     if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
         store::check_saved(saved, node, cx);
     }
     let mut names = Names::of(shared_store.as_ref());
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
-    let upstreams = upstreams::read_all(&mut fields, cx);
-    let server: model::Server = fields.optional("server", cx).unwrap_or_default();
+    let upstreams = upstreams::read_all(&fields, cx);
+    let server: model::Server = fields.read("server", cx).unwrap_or_default();
     let shared = routes::Shared {
         callers: &callers,
         upstreams: &upstreams,
         max_body_bytes: server.max_body_bytes,
     };
-    let routes = routes::read_all(&mut fields, &shared, &mut names, cx);
-    let headers = fields.optional("headers", cx).unwrap_or_default();
-    let edge::Logging(access_log) = fields.optional("logging", cx).unwrap_or_default();
-    let overload: model::Overload = fields.optional("overload", cx).unwrap_or_default();
+    let routes = routes::read_all(&fields, &shared, &mut names, cx);
+    let headers = fields.read("headers", cx).unwrap_or_default();
+    let logging::Logging(access_log) = fields.read("logging", cx).unwrap_or_default();
+    let overload: model::Overload = fields.read("overload", cx).unwrap_or_default();
     if let Some(node) = fields.get("overload") {
         overload::check(&overload, &routes, &callers.plans, node, cx);
     }
-    let telemetry = fields.optional("telemetry", cx).unwrap_or_default();
-    fields.finish(cx);
+    let telemetry = fields.read("telemetry", cx).unwrap_or_default();
     let Callers { identity, plans, default_plan, exempt, .. } = callers;
     Some(Config {
         listen: listen?,
@@ -169,7 +178,7 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         overload,
         access_log,
         telemetry,
-        shown: serde_json::Value::Null,
+        shown: shown::shown(node),
         files: Vec::new(),
     })
 }

@@ -1,15 +1,11 @@
 //! `sluice check` and the other commands, as the real binary; the files that ship; and one small
 //! bad file per mistake, each with what must be said about it.
 
-use std::path::{Path, PathBuf};
+use crate::common::examples::{self, Example, root};
 use std::process::{Command, Output};
 
 fn sluice(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sluice")).args(arguments).output().unwrap()
-}
-
-fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -91,55 +87,10 @@ fn what_cannot_be_read_is_said() {
 }
 
 #[test]
-fn every_example_in_the_repository_is_valid() {
-    for file in ["gateway.yaml", "deploy/compose/gateway.yaml", "src/cli/demo.yaml"] {
-        let text = std::fs::read_to_string(root(file)).unwrap();
-        let text = text.replace("LISTEN", "127.0.0.1:0").replace("BACKEND", "127.0.0.1:1");
-        if let Err(error) = sluice::config::parse(file, text, &root("."), &|_| None) {
-            panic!("{error}");
-        }
-    }
-}
-
-/// Every fenced YAML block of the reference must load: as it is, or with the sections that it
-/// leaves out put in front.
-#[test]
-fn the_references_examples_are_valid() {
-    let pages = [
-        "docs/configuration.md",
-        "docs/algorithms.md",
-        "docs/protocols.md",
-        "docs/upstreams.md",
-        "README.md",
-    ];
-    let reference = pages.map(|page| std::fs::read_to_string(root(page)).unwrap()).concat();
-    let blocks: Vec<&str> = reference
-        .split("```yaml\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap())
-        .collect();
-    assert!(blocks.len() > 30, "{}", blocks.len());
-    let sections = [
-        ("listen:", "listen: 127.0.0.1:0\n"),
-        ("upstreams:", "upstreams: { app: http://127.0.0.1:3000 }\n"),
-        ("routes:", "routes: [{ path: /, upstream: app }]\n"),
-        (
-            "plans:",
-            "plans: { free: { rate: 1/s, daily: 9/day }, pro: { rate: 2/s, daily: 9/day } }\n",
-        ),
-        ("default_plan:", "default_plan: free\n"),
-    ];
-    for block in blocks {
-        if block.starts_with("- ") {
-            continue; // a file of keys
-        }
-        let has = |name: &str| block.lines().any(|line| line.starts_with(name));
-        let missing = sections.iter().filter(|(name, _)| !has(name)).map(|(_, text)| *text);
-        let whole: String = missing.chain([block]).collect();
-        let env = |name: &str| (name != "PORT").then(|| format!("value-of-{name}"));
-        let folder = root("tests/fixtures");
-        if let Err(error) = sluice::config::parse("example", whole.clone(), &folder, &env) {
-            panic!("{error}\n{whole}");
+fn every_example_is_valid() {
+    for Example { name, text } in examples::all() {
+        if let Err(error) = examples::parse(&text) {
+            panic!("{name}: {error}\n{text}");
         }
     }
 }
@@ -213,26 +164,4 @@ fn the_demo_runs_and_its_lines_work() {
     assert!(child.wait().unwrap().success());
     let ok = "HTTP/1.1 200 OK";
     assert_eq!(statuses, [ok, ok, "HTTP/1.1 401 Unauthorized", ok, ok], "{curls:?}");
-}
-
-#[test]
-fn the_manifests_hold_a_good_file() {
-    let text = std::fs::read_to_string(root("deploy/kubernetes/sluice.yaml")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut found = 0;
-    for document in text.split("\n---\n") {
-        let manifest: serde_yaml::Value = serde_yaml::from_str(document).unwrap();
-        let Some(file) = manifest["data"]["gateway.yaml"].as_str() else { continue };
-        let path = folder.path().join("gateway.yaml");
-        std::fs::write(&path, file).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_sluice"))
-            .arg("check")
-            .arg(&path)
-            .env("ADMIN_TOKEN", "a token that is long enough")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        found += 1;
-    }
-    assert_eq!(found, 1);
 }

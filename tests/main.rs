@@ -30,6 +30,7 @@ mod overload;
 mod reload;
 mod restart;
 mod routes;
+mod schema;
 mod stopping;
 mod tls;
 mod tunnels;

@@ -7,12 +7,12 @@ import os
 import socket
 import subprocess
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
-from kit import Failed, eventually, expect, start, stop
+from kit import eventually, expect, start, stop
 from page import Page
 
-TOKEN = "a-token-of-the-browser-checks"
 KEYS = {"acme": "key-of-acme", "globex": "key-of-globex", "initech": "key-of-initech"}
 
 # Limits refill so slowly that what a check counts stays as it is. Callers say who they are, since all
@@ -95,6 +95,21 @@ class Lab:
         if self.gateway:
             stop(self.gateway)
 
+    @contextmanager
+    def restarted(self, token):
+        """The gateway with a token, and afterwards without one again."""
+        try:
+            self.begin_anew(token)
+            yield
+        finally:
+            self.begin_anew(None)
+
+    def begin_anew(self, token):
+        self.stop_gateway()
+        self.token = token
+        self.write()
+        self.run_gateway()
+
     def trouble(self):
         if self.gateway.poll() is not None:
             return f"it ended: {self.log.read_text(errors='replace')[-400:]}"
@@ -117,8 +132,8 @@ class Lab:
         connection.close()
         return statuses
 
-    def open(self, hash="", **how):
-        return Page(self.chromium.open(self.url + hash, **how))
+    def open(self, hash="", credentials="", **how):
+        return Page(self.chromium.open(self.url.replace("//", f"//{credentials}") + hash, **how))
 
 
 class Visited:

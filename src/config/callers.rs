@@ -1,12 +1,14 @@
 //! Sections about who callers are: `identity`, `plans`, `default_plan`, `exempt`.
 
-use super::diagnostics::{Source, nearest};
-use super::model::{
-    ApiKey, ApiKeys, Exempt, Identity, KeyPlace, Plan, Priority, UserSource, WrittenRate,
-};
+pub(super) mod keys;
+
+use super::diagnostics::nearest;
+use super::grammar;
+use super::model::{Exempt, Identity, Plan, Priority, UserSource, WrittenRate};
 use super::read::{Context, Fields, Located, Read, parsed, text};
+use super::section::{Bare, But, Grammar};
+use super::sections::callers::{EXEMPT, IDENTITY, JWT, USER};
 use super::tree::{Kind, Node};
-use super::{grammar, root};
 use crate::clock::micros;
 use crate::limit::Quota;
 use crate::token::{Rules, Verifier};
@@ -14,7 +16,6 @@ use http::HeaderName;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Self {
+    pub(super) fn read(fields: &Fields<'_>, cx: &mut Context<'_>) -> Self {
         let mut unreadable_rates = HashSet::new();
         let plans = plans(fields, &mut unreadable_rates, cx);
         let default_plan = default_plan(fields, &plans, cx);
@@ -58,24 +59,29 @@ impl Callers {
     }
 }
 
+pub(super) static HEADER_NAME: Grammar =
+    Grammar::new(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "a header name looks like X-User-Id")
+        .bare(Bare::Any);
+
 impl Read for HeaderName {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a header name", |text| {
-            text.parse().map_err(|_| "a header name looks like X-User-Id".to_owned())
+            text.parse().map_err(|_| HEADER_NAME.help.to_owned())
         })
     }
 }
+
+pub(super) static NETWORK: Grammar = Grammar::new(
+    r"[0-9]+(\.[0-9]+){3}(/(0?[0-9]|[12][0-9]|3[0-2]))?|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?",
+    "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8",
+);
 
 impl Read for IpNet {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "an address or network", |text| {
             let address = text.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical()));
-            address.or_else(|_| text.parse::<IpNet>().map(|net| canonical(net.trunc()))).map_err(
-                |_| {
-                    "an address looks like 192.0.2.7 or 2001:db8::1, a network like 10.0.0.0/8"
-                        .to_owned()
-                },
-            )
+            let network = || text.parse::<IpNet>().map(|net| canonical(net.trunc()));
+            address.or_else(|_| network()).map_err(|_| NETWORK.help.to_owned())
         })
     }
 }
@@ -97,7 +103,7 @@ impl Read for WrittenRate {
 }
 
 fn plans(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     unreadable: &mut HashSet<(String, String)>,
     cx: &mut Context<'_>,
 ) -> Vec<Plan> {
@@ -144,7 +150,7 @@ fn plan(
     Some(plan)
 }
 
-fn default_plan(fields: &mut Fields<'_>, plans: &[Plan], cx: &mut Context<'_>) -> usize {
+fn default_plan(fields: &Fields<'_>, plans: &[Plan], cx: &mut Context<'_>) -> usize {
     match fields.get("default_plan") {
         Some(node) => plan_index(node, plans, cx).unwrap_or(0),
         None if plans.len() > 1 => {
@@ -170,8 +176,8 @@ fn plan_index(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<usize
 }
 
 fn identity(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<Identity> {
-    let mut fields = Fields::of(node, "identity", cx)?;
-    let trusted_proxies: Vec<IpNet> = fields.optional("trusted_proxies", cx).unwrap_or_default();
+    let fields = Fields::of(node, &IDENTITY, cx)?;
+    let trusted_proxies: Vec<IpNet> = fields.read("trusted_proxies", cx).unwrap_or_default();
     let ipv6_prefix = fields.get("ipv6_prefix").and_then(|node| {
         let prefix = u32::read(node, cx)?;
         if !(16..=128).contains(&prefix) {
@@ -180,15 +186,13 @@ fn identity(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<Identit
         u8::try_from(prefix).ok()
     });
     let user = fields.get("user").and_then(|node| user(node, &trusted_proxies, cx));
-    let api_key = fields.get("api_key").and_then(|node| api_keys(node, plans, cx));
-    fields.finish(cx);
+    let api_key = fields.get("api_key").and_then(|node| keys::api_keys(node, plans, cx));
     Some(Identity { trusted_proxies, ipv6_prefix: ipv6_prefix.unwrap_or(64), user, api_key })
 }
 
 fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSource> {
-    let mut fields = Fields::of(node, "user", cx)?;
+    let fields = Fields::of(node, &USER, cx)?;
     let (jwt_node, header_node) = (fields.get("jwt"), fields.get("header"));
-    fields.finish(cx);
     match (jwt_node, header_node) {
         (Some(node), None) => jwt(node, cx).map(|verifier| UserSource::Jwt(Arc::new(verifier))),
         (None, Some(node)) => {
@@ -204,18 +208,21 @@ fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSour
     }
 }
 
+/// A file of keys.
+pub(super) static KEY_SET: Grammar =
+    Grammar::new(r"[\s\S]*", "name a file for now").bare(Bare::Any).but(But::Like("://"));
+
 fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
-    let mut fields = Fields::of(node, "jwt", cx)?;
+    let fields = Fields::of(node, &JWT, cx)?;
     let (secret, jwks) = (fields.get("secret"), fields.get("jwks"));
-    let leeway = fields.optional("leeway", cx).unwrap_or(Duration::from_secs(5));
+    let leeway = fields.read("leeway", cx).unwrap_or(Duration::from_secs(5));
     let rules = Rules {
-        claim: fields.optional("claim", cx).unwrap_or_else(|| "sub".into()),
-        plan_claim: fields.optional("plan_claim", cx),
-        issuer: fields.optional("issuer", cx),
-        audience: fields.optional("audience", cx).unwrap_or_default(),
+        claim: fields.read("claim", cx).unwrap_or_else(|| "sub".into()),
+        plan_claim: fields.read("plan_claim", cx),
+        issuer: fields.read("issuer", cx),
+        audience: fields.read("audience", cx).unwrap_or_default(),
         leeway: micros(leeway),
     };
-    fields.finish(cx);
     match (secret, jwks) {
         (Some(node), None) => {
             let secret = text(node, cx, "a secret")?;
@@ -227,7 +234,7 @@ fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
         (None, Some(node)) => {
             let path = Located::<String>::read(node, cx)?;
             if path.value.contains("://") {
-                let help = "name a file for now".to_owned();
+                let help = KEY_SET.help.to_owned();
                 cx.error_with_help(node, "a key set from a URL is not supported yet", help);
                 return None;
             }
@@ -251,119 +258,15 @@ fn read_file(path: &Located<String>, cx: &mut Context<'_>) -> Option<String> {
         .ok()
 }
 
-fn api_keys(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<ApiKeys> {
-    let mut fields = Fields::of(node, "api_key", cx)?;
-    let header: Option<HeaderName> = fields.optional("header", cx);
-    let query: Option<String> = fields.optional("query", cx);
-    let inline = fields.get("keys");
-    let file: Option<Located<String>> = fields.optional("keys_file", cx);
-    fields.finish(cx);
-    let place = match (header, query) {
-        (Some(name), None) => KeyPlace::Header(name),
-        (None, Some(name)) => KeyPlace::Query(name),
-        (None, None) => KeyPlace::Header(HeaderName::from_static("x-api-key")),
-        (Some(_), Some(_)) => {
-            cx.error(node, "an API key is either in a 'header' or in a 'query' parameter");
-            KeyPlace::Query(String::new())
-        }
-    };
-    let mut keys = BTreeMap::new();
-    match (inline, file) {
-        (Some(list), None) => read_keys(list, plans, &mut keys, cx),
-        (None, Some(path)) => {
-            let text = read_file(&path, cx)?;
-            let full = cx.resolve(&path.value);
-            in_file(&full, text, cx, |node, cx| read_keys(node, plans, &mut keys, cx));
-        }
-        _ => cx.error(node, "API keys are given either as 'keys' or in a 'keys_file'"),
-    }
-    Some(ApiKeys { place, keys })
-}
-
-/// Reads another file; its errors point into it.
-fn in_file(
-    path: &Path,
-    text: String,
-    cx: &mut Context<'_>,
-    read: impl FnOnce(&Node, &mut Context<'_>),
-) {
-    let source = Arc::new(Source { name: path.display().to_string(), text });
-    let outer = std::mem::replace(&mut cx.source, Arc::clone(&source));
-    if let Some(node) = root(&source.text, cx) {
-        read(&node, cx);
-    }
-    cx.source = outer;
-}
-
-fn read_keys(
-    list: &Node,
-    plans: &[Plan],
-    keys: &mut BTreeMap<[u8; 32], ApiKey>,
-    cx: &mut Context<'_>,
-) {
-    // A file of keys may say `keys:` above its list, as the main file does.
-    if let Kind::Map(entries) = &list.kind
-        && let [(key, inner)] = entries.as_slice()
-        && key.name == "keys"
-    {
-        return read_keys(inner, plans, keys, cx);
-    }
-    let nodes = match &list.kind {
-        Kind::List(nodes) => nodes.as_slice(),
-        _ if list.is_null() => &[],
-        _ => {
-            return cx.error(list, format!("expected a list of keys, found {}", list.describe()));
-        }
-    };
-    let mut ids: HashSet<_> = keys.values().map(|key| key.id.clone()).collect();
-    for node in nodes {
-        let Some((hash, key)) = read_key(node, plans, cx) else {
-            continue;
-        };
-        if !ids.insert(key.id.clone()) {
-            cx.error(node, format!("two keys have the id '{}'", key.id));
-        }
-        if keys.insert(hash, key).is_some() {
-            cx.error(node, "this key is in the list already");
-        }
-    }
-}
-
-fn read_key(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<([u8; 32], ApiKey)> {
-    let mut fields = Fields::of(node, "an API key", cx)?;
-    let id: Option<String> = fields.required("id", cx);
-    let hash: Option<Sha256> = fields.required("sha256", cx);
-    let plan = fields.get("plan").and_then(|node| plan_index(node, plans, cx));
-    fields.finish(cx);
-    Some((hash?.0, ApiKey { id: id?.into(), plan }))
-}
-
-struct Sha256([u8; 32]);
-
-impl Read for Sha256 {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        parsed(node, cx, "a SHA-256", |text| {
-            let digits: Option<Vec<u8>> =
-                text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-            let bytes =
-                digits.map(|d| d.chunks_exact(2).map(|p| p[0] << 4 | p[1]).collect::<Vec<_>>());
-            let hash = bytes.filter(|_| text.len() == 64).and_then(|bytes| bytes.try_into().ok());
-            hash.map(Self)
-                .ok_or_else(|| "64 hexadecimal digits, as `sluice key new` prints them".to_owned())
-        })
-    }
-}
-
 fn exempt(
     node: &Node,
     identity: &Identity,
     knows_keys: bool,
     cx: &mut Context<'_>,
 ) -> Option<Exempt> {
-    let mut fields = Fields::of(node, "exempt", cx)?;
-    let ips = fields.optional("ips", cx).unwrap_or_default();
-    let ids: Vec<Located<String>> = fields.optional("api_keys", cx).unwrap_or_default();
-    fields.finish(cx);
+    let fields = Fields::of(node, &EXEMPT, cx)?;
+    let ips = fields.read("ips", cx).unwrap_or_default();
+    let ids: Vec<Located<String>> = fields.read("api_keys", cx).unwrap_or_default();
     let keys = identity.api_key.iter().flat_map(|keys| keys.keys.values());
     let known: HashSet<&str> = keys.map(|key| &*key.id).collect();
     for id in &ids {

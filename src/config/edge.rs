@@ -1,21 +1,32 @@
-//! Sections about the edge of the gateway: admin, server guards, headers, logging.
+//! Sections about the edge of the gateway: admin, server guards, headers.
 
 use super::grammar;
-use super::model::{AccessLog, Admin, Headers, LogFormat, PerIp, Server};
+use super::model::{Admin, Headers, PerIp, Server};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
+use super::section::{Bare, Grammar};
+use super::sections::edge::{ADMIN, HEADERS, SERVER};
 use super::tree::{Kind, Node};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub(super) static ADDRESS: Grammar = Grammar::new(
+    r"(localhost|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+(%[0-9]+)?\]):[0-9]+",
+    "an address looks like 0.0.0.0:8080, 127.0.0.1:8080 or [::]:8080",
+);
+
+/// An address that only this machine reaches.
+pub(super) static LOOPBACK: Grammar = Grammar::new(
+    r"(localhost|127\.[0-9.]+|\[[0:.]*1(%[0-9]+)?\]):[0-9]+",
+    "an admin listener beyond loopback needs a token",
+);
 
 impl Read for SocketAddr {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "an address", |text| {
             let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
             let written = local.as_deref().unwrap_or(text);
-            written.parse().map_err(|_| {
-                "an address looks like 0.0.0.0:8080, 127.0.0.1:8080 or [::]:8080".to_owned()
-            })
+            written.parse().map_err(|_| ADDRESS.help.to_owned())
         })
     }
 }
@@ -23,17 +34,16 @@ impl Read for SocketAddr {
 impl Read for Admin {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         let admin = if let Kind::Map(_) = node.kind {
-            let mut fields = Fields::of(node, "admin", cx)?;
-            let address = fields.required("address", cx);
-            let token = fields.optional("token", cx);
+            let fields = Fields::of(node, &ADMIN, cx)?;
+            let address = fields.read("address", cx);
+            let token = fields.read("token", cx);
             let overrides = fields.get("overrides").and_then(|node| overrides(node, cx));
-            fields.finish(cx);
             Self { address: address?, token, overrides }
         } else {
             Self { address: SocketAddr::read(node, cx)?, token: None, overrides: None }
         };
         if admin.token.as_deref() == Some("") {
-            cx.error(node, "an empty token would let nobody in");
+            cx.error(node, TOKEN.help);
         }
         if !admin.address.ip().is_loopback() && admin.token.is_none() {
             cx.error_with_help(
@@ -56,6 +66,20 @@ fn overrides(node: &Node, cx: &mut Context<'_>) -> Option<PathBuf> {
     Some(cx.resolve(path))
 }
 
+pub(super) static TOKEN: Grammar =
+    Grammar::new(r"[\s\S]+", "an empty token would let nobody in").bare(Bare::Any);
+
+pub(super) static FILE_TO_WRITE: Grammar =
+    Grammar::new(r"[\s\S]*[^/]", "a file, not a folder").bare(Bare::Any);
+
+/// Which headers tell of limits: `X-RateLimit-*`, and the IETF's.
+pub(super) const STYLES: [(&str, (bool, bool)); 4] = [
+    ("both", (true, true)),
+    ("x-ratelimit", (true, false)),
+    ("ietf", (false, true)),
+    ("none", (false, false)),
+];
+
 impl Default for Headers {
     fn default() -> Self {
         Self { x_ratelimit: true, ietf: true, retry_jitter: 0.1 }
@@ -64,17 +88,10 @@ impl Default for Headers {
 
 impl Read for Headers {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        const STYLES: [(&str, (bool, bool)); 4] = [
-            ("both", (true, true)),
-            ("x-ratelimit", (true, false)),
-            ("ietf", (false, true)),
-            ("none", (false, false)),
-        ];
-        let mut fields = Fields::of(node, "headers", cx)?;
+        let fields = Fields::of(node, &HEADERS, cx)?;
         let style =
             fields.get("style").and_then(|node| one_of(node, cx, "a header style", &STYLES));
         let jitter = fields.get("retry_jitter").and_then(|node| share(node, cx));
-        fields.finish(cx);
         let default = Self::default();
         let (x_ratelimit, ietf) = style.unwrap_or((default.x_ratelimit, default.ietf));
         Some(Self { x_ratelimit, ietf, retry_jitter: jitter.unwrap_or(default.retry_jitter) })
@@ -109,7 +126,7 @@ impl Default for Server {
 
 impl Read for Server {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "server", cx)?;
+        let fields = Fields::of(node, &SERVER, cx)?;
         let default = Self::default();
         let max_header_bytes = fields.get("max_header_bytes").and_then(|node| {
             let bytes = size(node, cx)?;
@@ -140,23 +157,22 @@ impl Read for Server {
         });
         let server = Self {
             handshake_timeout: positive(
-                &mut fields,
+                &fields,
                 "handshake_timeout",
                 cx,
                 default.handshake_timeout,
             ),
-            header_timeout: positive(&mut fields, "header_timeout", cx, default.header_timeout),
-            body_timeout: positive(&mut fields, "body_timeout", cx, default.body_timeout),
-            idle_timeout: positive(&mut fields, "idle_timeout", cx, default.idle_timeout),
+            header_timeout: positive(&fields, "header_timeout", cx, default.header_timeout),
+            body_timeout: positive(&fields, "body_timeout", cx, default.body_timeout),
+            idle_timeout: positive(&fields, "idle_timeout", cx, default.idle_timeout),
             max_headers: max_headers.unwrap_or(default.max_headers),
             max_header_bytes: max_header_bytes.unwrap_or(default.max_header_bytes),
             max_uri_bytes: max_uri_bytes.unwrap_or(default.max_uri_bytes),
-            max_body_bytes: max_body(&mut fields, cx, default.max_body_bytes),
+            max_body_bytes: max_body(&fields, cx, default.max_body_bytes),
             max_connections: max_connections.unwrap_or(default.max_connections),
             max_connections_per_ip: per_ip.unwrap_or(default.max_connections_per_ip),
-            shutdown_grace: fields.optional("shutdown_grace", cx).unwrap_or(default.shutdown_grace),
+            shutdown_grace: fields.read("shutdown_grace", cx).unwrap_or(default.shutdown_grace),
         };
-        fields.finish(cx);
         Some(server)
     }
 }
@@ -171,7 +187,7 @@ fn some_connections(node: &Node, cx: &mut Context<'_>) -> Option<usize> {
 
 /// A duration that must not be zero.
 pub(super) fn positive(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     name: &'static str,
     cx: &mut Context<'_>,
     default: Duration,
@@ -188,7 +204,7 @@ pub(super) fn positive(
 
 /// `max_body_bytes`: a size, or `none` for no limit.
 pub(super) fn max_body(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     cx: &mut Context<'_>,
     default: Option<u64>,
 ) -> Option<u64> {
@@ -198,59 +214,5 @@ pub(super) fn max_body(
             Kind::Scalar(scalar) if scalar.text == "none" => None,
             _ => size(node, cx),
         },
-    }
-}
-
-const LOG_FORMATS: [(&str, LogFormat); 2] = [("json", LogFormat::Json), ("text", LogFormat::Text)];
-
-/// `logging`: the access log, or `None` when it is off.
-pub(super) struct Logging(pub(super) Option<AccessLog>);
-
-impl Default for Logging {
-    fn default() -> Self {
-        Self(Some(AccessLog { format: LogFormat::Json, allowed: 1.0, rejected: 0.01 }))
-    }
-}
-
-impl Read for Logging {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "logging", cx)?;
-        let access = fields.get("access");
-        fields.finish(cx);
-        let Some(node) = access else {
-            return Some(Self::default());
-        };
-        if let Kind::Scalar(scalar) = &node.kind {
-            // YAML 1.1 habits: `off` is a word, `false` says the same.
-            return match scalar.text.as_str() {
-                "off" | "false" => Some(Self(None)),
-                "on" | "true" | "json" => Some(Self::default()),
-                "text" => Some(Self(
-                    Self::default().0.map(|log| AccessLog { format: LogFormat::Text, ..log }),
-                )),
-                _ => {
-                    let help = "off, or { format: json, sample: { allowed: 100%, rejected: 1% } }";
-                    cx.error_with_help(node, "this is no access log", help.to_owned());
-                    None
-                }
-            };
-        }
-        let mut fields = Fields::of(node, "the access log", cx)?;
-        let format = fields.get("format");
-        let format = format.and_then(|n| one_of(n, cx, "a format of the access log", &LOG_FORMATS));
-        let Self(default) = Self::default();
-        let mut log = default?;
-        log.format = format.unwrap_or_default();
-        if let Some(sample) = fields.get("sample")
-            && let Some(mut fields) = Fields::of(sample, "sample", cx)
-        {
-            let allowed = fields.get("allowed").and_then(|node| share(node, cx));
-            let rejected = fields.get("rejected").and_then(|node| share(node, cx));
-            fields.finish(cx);
-            log.allowed = allowed.unwrap_or(log.allowed);
-            log.rejected = rejected.unwrap_or(log.rejected);
-        }
-        fields.finish(cx);
-        Some(Self(Some(log)))
     }
 }

@@ -3,6 +3,8 @@
 use super::edge::{positive, share};
 use super::model::{Eject, Health, Retries};
 use super::read::{Context, Fields, Read, parsed, text};
+use super::section::{Bare, Grammar};
+use super::sections::upstreams::{EJECT, HEALTH, RETRIES};
 use super::tree::{Kind, Node};
 use http::uri::{Authority, PathAndQuery};
 use std::time::Duration;
@@ -11,12 +13,12 @@ use std::time::Duration;
 const LEAST_EVERY: Duration = Duration::from_millis(100);
 
 /// `health`: off unless it is given.
-pub(super) fn health(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Health> {
+pub(super) fn health(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<Health> {
     fields.get("health").filter(|node| !is_off(node)).and_then(|node| Health::read(node, cx))
 }
 
 /// `eject`: on unless it is `off`.
-pub(super) fn eject(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Eject> {
+pub(super) fn eject(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<Eject> {
     match fields.get("eject") {
         None => Some(Eject::default()),
         Some(node) if is_off(node) => None,
@@ -25,7 +27,7 @@ pub(super) fn eject(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Eje
 }
 
 /// `retries`: on unless it is `off`.
-pub(super) fn retries(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Retries {
+pub(super) fn retries(fields: &Fields<'_>, cx: &mut Context<'_>) -> Retries {
     match fields.get("retries") {
         None => Retries::default(),
         Some(node) if is_off(node) => Retries { attempts: 1, ..Retries::default() },
@@ -34,8 +36,10 @@ pub(super) fn retries(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Retries 
 }
 
 /// `off`, or what YAML 1.1 made of it.
+pub(super) const OFF: [&str; 2] = ["off", "false"];
+
 fn is_off(node: &Node) -> bool {
-    matches!(&node.kind, Kind::Scalar(scalar) if matches!(scalar.text.as_str(), "off" | "false"))
+    matches!(&node.kind, Kind::Scalar(scalar) if OFF.contains(&scalar.text.as_str()))
 }
 
 impl Default for Eject {
@@ -46,50 +50,55 @@ impl Default for Eject {
 
 impl Read for Eject {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "eject", cx)?;
+        let fields = Fields::of(node, &EJECT, cx)?;
         let default = Self::default();
         let eject = Self {
-            after: count(&mut fields, "after", cx, default.after),
-            lasts: positive(&mut fields, "for", cx, default.lasts),
+            after: count(&fields, "after", cx, default.after),
+            lasts: positive(&fields, "for", cx, default.lasts),
             keep: fields.get("keep").and_then(|node| share(node, cx)).unwrap_or(default.keep),
         };
-        fields.finish(cx);
         Some(eject)
     }
 }
 
+/// What checks ask for.
+pub(super) static CHECKED: Grammar = Grammar::new("/[^# ]*", "it looks like /healthz");
+
+/// What checks call an endpoint.
+pub(super) static AUTHORITY: Grammar =
+    Grammar::new("[^@/?# ]+", "it looks like api.internal or api.internal:8080").bare(Bare::Any);
+
 impl Read for Health {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "health", cx)?;
+        let fields = Fields::of(node, &HEALTH, cx)?;
         let path = fields.get("path").and_then(|node| {
             parsed(node, cx, "a path", |text| match text.parse::<PathAndQuery>() {
                 Ok(_) if text.starts_with('/') && !text.contains('#') => Ok(text.to_owned()),
-                _ => Err("it looks like /healthz".to_owned()),
+                _ => Err(CHECKED.help.to_owned()),
             })
         });
         let host = fields.get("host").and_then(|node| {
             parsed(node, cx, "a host", |text| match text.parse::<Authority>() {
                 Ok(_) if !text.contains('@') => Ok(text.to_owned()),
-                _ => Err("it looks like api.internal or api.internal:8080".to_owned()),
+                _ => Err(AUTHORITY.help.to_owned()),
             })
         });
-        let every = positive(&mut fields, "every", cx, Duration::from_secs(5));
+        let every = positive(&fields, "every", cx, Duration::from_secs(5));
         if let Some(node) = fields.get("every")
             && !every.is_zero()
             && every < LEAST_EVERY
         {
             cx.error(node, "endpoints are asked every 100ms at most");
         }
-        let timeout = positive(&mut fields, "timeout", cx, Duration::from_secs(2).min(every));
+        let timeout = positive(&fields, "timeout", cx, Duration::from_secs(2).min(every));
         let health = Self {
             path: path.unwrap_or_else(|| "/".to_owned()),
             host,
             every,
             timeout,
-            unhealthy_after: count(&mut fields, "unhealthy_after", cx, 3),
-            healthy_after: count(&mut fields, "healthy_after", cx, 2),
+            unhealthy_after: count(&fields, "unhealthy_after", cx, 3),
+            healthy_after: count(&fields, "healthy_after", cx, 2),
         };
-        fields.finish(cx);
         Some(health)
     }
 }
@@ -101,9 +110,13 @@ impl Default for Retries {
     }
 }
 
+/// A status that is a reason to try again, in quotes or not.
+pub(super) static FAILED: Grammar =
+    Grammar::new(r"\+?0*5[0-9][0-9]", "connect_failure, timeout, or a status from 500 to 599");
+
 impl Read for Retries {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "retries", cx)?;
+        let fields = Fields::of(node, &RETRIES, cx)?;
         let default = Self::default();
         let attempts = fields.get("attempts").and_then(|node| {
             let attempts = u32::read(node, cx)?;
@@ -114,7 +127,6 @@ impl Read for Retries {
         });
         let on = fields.get("on");
         let budget = fields.get("budget").and_then(|node| share(node, cx));
-        fields.finish(cx);
         let (attempts, budget) =
             (attempts.unwrap_or(default.attempts), budget.unwrap_or(default.budget));
         let Some(on) = on else { return Some(Self { attempts, budget, ..default }) };
@@ -133,8 +145,7 @@ impl Read for Retries {
                     Ok(status @ 500..=599) => retries.statuses.push(status),
                     _ => {
                         let message = format!("'{text}' is no reason to try again");
-                        let help = "connect_failure, timeout, or a status from 500 to 599";
-                        cx.error_with_help(word, message, help.to_owned());
+                        cx.error_with_help(word, message, FAILED.help.to_owned());
                     }
                 },
             }
@@ -144,7 +155,7 @@ impl Read for Retries {
 }
 
 /// At least one.
-fn count(fields: &mut Fields<'_>, name: &'static str, cx: &mut Context<'_>, default: u32) -> u32 {
+fn count(fields: &Fields<'_>, name: &'static str, cx: &mut Context<'_>, default: u32) -> u32 {
     let Some(node) = fields.get(name) else { return default };
     let count = u32::read(node, cx).unwrap_or(default);
     if !(1..=1000).contains(&count) {

@@ -1,32 +1,51 @@
-//! The small languages inside scalars: durations, sizes, shares, rates.
+//! The small languages inside scalars: durations, sizes, shares, rates. Each has a function that
+//! reads it, and a pattern that an editor can check.
 
 use super::model::WrittenRate;
+use super::section::{Bare, Grammar};
 use crate::clock::{Micros, SECOND, micros};
 use crate::limit::{Period, Rate};
 use std::time::Duration;
 
 const DAY: Micros = 86_400 * SECOND;
 
+pub(super) static DURATION: Grammar = Grammar::new(
+    r"[0-9_]*[0-9][0-9_]*\s*(ms|s|m|min|h|d)",
+    "a duration looks like 250ms, 30s, 5m, 2h or 7d",
+);
+
+/// A duration that is not zero.
+pub(super) static SOME_TIME: Grammar = Grammar::new(
+    r"[0-9_]*[1-9][0-9_]*\s*(ms|s|m|min|h|d)",
+    "a duration, and not zero: 250ms, 30s, 5m, 2h or 7d",
+);
+
 /// `250ms`, `30s`, `5m`, `2h`, `7d`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    const HELP: &str = "a duration looks like 250ms, 30s, 5m, 2h or 7d";
-    let (number, unit) = split_number(text).ok_or(HELP)?;
+    let help = DURATION.help;
+    let (number, unit) = split_number(text).ok_or(help)?;
     let per_unit: u64 = match unit {
         "ms" => 1,
         "s" => 1000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => return Err(HELP.into()),
+        _ => return Err(help.into()),
     };
     let millis = number.checked_mul(per_unit).filter(|ms| *ms <= 3_660 * 86_400_000);
     millis.map(Duration::from_millis).ok_or_else(|| "at most ten years".into())
 }
 
+pub(super) static SIZE: Grammar = Grammar::new(
+    r"[0-9_]*[0-9][0-9_]*\s*(B|KiB|MiB|GiB|TiB)?",
+    "a size looks like 512, 64KiB, 10MiB or 1GiB",
+)
+.bare(Bare::Whole);
+
 /// `512`, `64KiB`, `10MiB`, `1GiB`: bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    const HELP: &str = "a size looks like 512, 64KiB, 10MiB or 1GiB";
-    let (number, unit) = split_number(text).ok_or(HELP)?;
+    let help = SIZE.help;
+    let (number, unit) = split_number(text).ok_or(help)?;
     let shift = match unit {
         "" | "B" => 0,
         "KiB" => 10,
@@ -36,7 +55,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         "KB" | "MB" | "GB" | "kB" => {
             return Err(format!("write {number}{}iB", &unit[..1].to_uppercase()));
         }
-        _ => return Err(HELP.into()),
+        _ => return Err(help.into()),
     };
     number
         .checked_shl(shift)
@@ -44,11 +63,15 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "that is too large".into())
 }
 
+pub(super) static SHARE: Grammar =
+    Grammar::new(r"0*(100(\.0*)?|[0-9]{1,2}(\.[0-9]*)?|\.[0-9]+)\s*%", "a share looks like 20%");
+
 /// `20%`, as a share of one.
 pub(super) fn share(text: &str) -> Result<f64, String> {
-    const HELP: &str = "a share looks like 20%";
-    let number = text.strip_suffix('%').ok_or(HELP)?.trim_end();
-    let value: f64 = number.parse().map_err(|_| HELP)?;
+    let help = SHARE.help;
+    let number = text.strip_suffix('%').ok_or(help)?.trim_end();
+    let plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let value: f64 = number.parse().ok().filter(|_| plain).ok_or(help)?;
     if (0.0..=100.0).contains(&value) {
         Ok(value / 100.0)
     } else {
@@ -56,13 +79,25 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A rate of nothing is never right.
+pub(super) static RATE: Grammar = Grammar::new(
+    r"\s*[0-9_]*[1-9][0-9_]*\s*/\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week|month|[0-9_]*[1-9][0-9_]*\s*(ms|s|m|min|h|d))\s*",
+    "a rate looks like 100/minute, 5/10m or 10000/month",
+);
+
+/// A rate whose window a calendar has.
+pub(super) static CALENDAR_RATE: Grammar = Grammar::new(
+    r"\s*[0-9_]+\s*/\s*(d|day|w|week|month)\s*",
+    "only days, weeks and months begin somewhere",
+);
+
 /// `100/minute`, `5000/s`, `100/30s`, `10000/month`.
 pub(super) fn rate(text: &str) -> Result<WrittenRate, String> {
-    const HELP: &str = "a rate looks like 100/minute, 5/10m or 10000/month";
-    let (count, window) = text.split_once('/').ok_or(HELP)?;
-    let (count, "") = split_number(count.trim()).ok_or(HELP)? else { return Err(HELP.into()) };
+    let help = RATE.help;
+    let (count, window) = text.split_once('/').ok_or(help)?;
+    let (count, "") = split_number(count.trim()).ok_or(help)? else { return Err(help.into()) };
     let count = u32::try_from(count).map_err(|_| format!("at most {} per window", u32::MAX))?;
-    let (window, period) = self::window(window.trim()).ok_or(HELP)?;
+    let (window, period) = self::window(window.trim()).ok_or(help)?;
     Ok(WrittenRate { rate: Rate { count, window }, period })
 }
 
@@ -115,7 +150,7 @@ mod tests {
     fn shares() {
         assert_eq!(share("20%"), Ok(0.2));
         assert_eq!(share("0.5%"), Ok(0.005));
-        for bad in ["20", "101%", "-1%", "NaN%", "%"] {
+        for bad in ["20", "101%", "-1%", "-0%", "NaN%", "1e1%", "+5%", "%"] {
             assert!(share(bad).is_err(), "{bad}");
         }
     }

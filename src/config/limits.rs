@@ -1,20 +1,21 @@
 //! Limits, at the top level and on routes.
 
-mod costs;
-mod quotas;
+pub(super) mod attributes;
+pub(super) mod costs;
+pub(super) mod quotas;
 
 use super::callers::Callers;
-use super::diagnostics::nearest;
 use super::grammar;
 use super::model::{
     Attribute, Consistency, Limit, OnFailure, Penalty, Quotas, SharedStore, by_name,
 };
-use super::read::{Context, Fields, Located, Read, one_of, parsed};
+use super::read::{Context, Fields, Read, one_of, parsed};
+use super::section::{Bare, Grammar};
+use super::sections::limits::{CANDIDATE, LIMIT, PENALTY};
 use super::store;
 use super::tree::{Kind, Node};
 use crate::clock::micros;
 use crate::limit::{Calendar, Period, Quota, Rate};
-use http::HeaderName;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -54,32 +55,22 @@ fn limit(
     names: &mut Names,
     cx: &mut Context<'_>,
 ) -> Vec<Limit> {
-    let Some(mut fields) = Fields::of(node, "a limit", cx) else { return Vec::new() };
+    let Some(fields) = Fields::of(node, &LIMIT, cx) else { return Vec::new() };
     let name_node = fields.get("name");
-    let by = match fields.get("by") {
-        Some(by) => self::by(by, callers, cx),
-        None => {
-            cx.error(node, "a limit needs 'by': ip, user, api_key, header:NAME or global");
-            None
-        }
-    };
-    let unless = fields.get("unless").and_then(|node| unless(node, callers, cx));
-    let cost = costs::read(&mut fields, cx);
-    let shadow = fields
-        .get("mode")
-        .and_then(|node| one_of(node, cx, "a mode", &[("enforce", false), ("shadow", true)]));
-    let quotas = quotas::read(&mut fields, by.as_deref(), callers, names, cx);
+    let by = fields.get("by").and_then(|by| attributes::by(by, callers, cx));
+    let unless = fields.get("unless").and_then(|node| attributes::unless(node, callers, cx));
+    let cost = costs::read(&fields, cx);
+    let shadow = fields.get("mode").and_then(|node| one_of(node, cx, "a mode", &MODES));
+    let quotas = quotas::read(&fields, by.as_deref(), callers, names, cx);
     let candidate = fields.get("candidate").and_then(|node| {
-        let mut own = Fields::of(node, "a candidate", cx)?;
-        let quotas = quotas::read_over(&mut own, &mut fields, by.as_deref(), callers, names, cx);
-        let algorithm = quotas::algorithm_name(&mut own);
-        own.finish(cx);
+        let mut own = Fields::of(node, &CANDIDATE, cx)?;
+        let quotas = quotas::read_over(&mut own, &fields, by.as_deref(), callers, names, cx);
+        let algorithm = quotas::algorithm_name(&own);
         Some((quotas?, algorithm, node))
     });
     let penalty = fields.get("penalty").and_then(|node| penalty(node, by.as_deref(), cx));
-    let algorithm = quotas::algorithm_name(&mut fields);
-    let sharing = sharing(&mut fields, quotas.as_ref(), by.as_deref(), names, cx);
-    fields.finish(cx);
+    let algorithm = quotas::algorithm_name(&fields);
+    let sharing = sharing(&fields, quotas.as_ref(), by.as_deref(), names, cx);
     let default = by.as_ref().map(|by| format!("{route}/{}", by_name(by)));
     let name = names.take(name_node, default, node, cx);
     let (Some(cost), Some(quotas), Some(name), Some(by)) = (cost, quotas, name, by) else {
@@ -120,6 +111,12 @@ fn limit(
     std::iter::once(limit).chain(candidate).collect()
 }
 
+/// Whether a limit is a shadow.
+pub(super) const MODES: [(&str, bool); 2] = [("enforce", false), ("shadow", true)];
+
+pub(super) const CONSISTENCIES: [(&str, Consistency); 2] =
+    [("exact", Consistency::Exact), ("leased", Consistency::Leased)];
+
 /// How a limit's counters are shared, if they are.
 struct Sharing {
     on_failure: OnFailure,
@@ -128,19 +125,17 @@ struct Sharing {
 }
 
 fn sharing(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     quotas: Option<&Quotas>,
     by: Option<&[Attribute]>,
     names: &Names,
     cx: &mut Context<'_>,
 ) -> Sharing {
-    const WAYS: [(&str, Consistency); 2] =
-        [("exact", Consistency::Exact), ("leased", Consistency::Leased)];
     let on_failure = fields.get("on_failure").and_then(|node| store::on_failure(node, cx));
     let algorithm = fields.get("algorithm").map(|node| &node.kind);
     let gcra = matches!(algorithm, Some(Kind::Scalar(scalar)) if scalar.text == "gcra");
     let consistency = fields.get("consistency").and_then(|node| {
-        let way = one_of(node, cx, "a consistency", &WAYS)?;
+        let way = one_of(node, cx, "a consistency", &CONSISTENCIES)?;
         if way == Consistency::Leased && (gcra || !quotas.is_none_or(can_be_leased)) {
             let message = "only a token_bucket, a fixed_window or a sliding_window can be leased";
             cx.error(node, message);
@@ -178,30 +173,33 @@ fn can_be_leased(quotas: &Quotas) -> bool {
 
 /// `{ after: 100 rejects in 1m, for: 10m }`.
 fn penalty(node: &Node, by: Option<&[Attribute]>, cx: &mut Context<'_>) -> Option<Penalty> {
-    let mut fields = Fields::of(node, "a penalty", cx)?;
-    let tolerated = match fields.get("after") {
-        Some(node) => parsed(node, cx, "a number of rejects", |text| {
-            const HELP: &str = "it looks like 100 rejects in 1m";
-            let (count, within) = text.split_once(" rejects in ").ok_or(HELP)?;
-            let count: u32 = count.trim().replace('_', "").parse().map_err(|_| HELP)?;
-            let window = micros(grammar::duration(within.trim())?);
-            // The ban comes with the last of them.
-            let tolerated = count.checked_sub(1).filter(|count| *count > 0);
-            let count = tolerated.ok_or("at least 2 rejects")?;
-            Quota::sliding_window(Rate { count, window }).map_err(|error| error.to_string())
-        }),
-        None => {
-            cx.error(node, "a penalty needs 'after', such as 100 rejects in 1m");
-            None
-        }
-    };
-    let lasts = fields.required("for", cx);
-    fields.finish(cx);
+    let fields = Fields::of(node, &PENALTY, cx)?;
+    let tolerated = fields.get("after");
+    let tolerated =
+        tolerated.and_then(|node| parsed(node, cx, "a number of rejects", self::tolerated));
+    let lasts = fields.read("for", cx);
     let one = matches!(by, None | Some([Attribute::Ip | Attribute::User | Attribute::ApiKey]));
     if !one {
         cx.error(node, "a penalty bans one caller: the limit must be by ip, user or api_key alone");
     }
     Some(Penalty { tolerated: tolerated?, lasts: lasts? })
+}
+
+pub(super) static REJECTS: Grammar = Grammar::new(
+    r"\s*[+0-9_]*[1-9][0-9_]* rejects in \s*[0-9_]*[1-9][0-9_]*\s*(ms|s|m|min|h|d)\s*",
+    "it looks like 100 rejects in 1m",
+);
+
+/// `100 rejects in 1m`, as what is tolerated.
+fn tolerated(text: &str) -> Result<Quota, String> {
+    let help = REJECTS.help;
+    let (count, within) = text.split_once(" rejects in ").ok_or(help)?;
+    let count: u32 = count.trim().replace('_', "").parse().map_err(|_| help)?;
+    let window = micros(grammar::duration(within.trim())?);
+    // The ban comes with the last of them.
+    let tolerated = count.checked_sub(1).filter(|count| *count > 0);
+    let count = tolerated.ok_or("at least 2 rejects")?;
+    Quota::sliding_window(Rate { count, window }).map_err(|error| error.to_string())
 }
 
 impl Names {
@@ -234,74 +232,18 @@ impl Names {
     }
 }
 
+pub(super) static NAME: Grammar = Grammar::new(
+    r"[ !#-\[\]-~]{1,128}",
+    "up to 128 visible ASCII characters, without '\"' and '\\'",
+)
+.bare(Bare::Any);
+
 /// Names go into headers, logs and metrics as they are.
 pub(crate) fn valid_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ';
     if !text.is_empty() && text.len() <= 128 && text.chars().all(plain) {
         Ok(text.to_owned())
     } else {
-        Err("up to 128 visible ASCII characters, without '\"' and '\\'".to_owned())
-    }
-}
-
-/// What a limit counts by: attributes, or nothing for `global`.
-fn by(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
-    if let Kind::Scalar(scalar) = &node.kind
-        && scalar.text == "global"
-    {
-        return Some(Vec::new());
-    }
-    if matches!(&node.kind, Kind::List(items) if items.is_empty()) {
-        cx.error(node, "'by' needs at least one attribute");
-        return None;
-    }
-    attributes(node, callers, cx)
-}
-
-fn unless(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
-    let attributes = attributes(node, callers, cx)?;
-    if attributes.contains(&Attribute::Ip) {
-        cx.error(node, "every caller has an address: this limit would never apply");
-    }
-    Some(attributes)
-}
-
-fn attributes(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Option<Vec<Attribute>> {
-    let read: Vec<Located<Attribute>> = Vec::read(node, cx)?;
-    for (index, attribute) in read.iter().enumerate() {
-        if read[..index].iter().any(|other| other.value == attribute.value) {
-            cx.error(&attribute.node, "this attribute is named twice");
-        }
-        let unknown = match attribute.value {
-            Attribute::User => !callers.knows_users,
-            Attribute::ApiKey => !callers.knows_keys,
-            Attribute::Ip | Attribute::Header(_) => false,
-        };
-        if unknown {
-            let name = attribute.value.name();
-            cx.warn(&attribute.node, format!("without 'identity.{name}' no caller ever has this"));
-        }
-    }
-    let asked = if let Kind::List(items) = &node.kind { items.len() } else { 1 };
-    (read.len() == asked).then(|| read.into_iter().map(|attribute| attribute.value).collect())
-}
-
-impl Read for Attribute {
-    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        parsed(node, cx, "something to count by", |text| match text {
-            "ip" => Ok(Self::Ip),
-            "user" => Ok(Self::User),
-            "api_key" => Ok(Self::ApiKey),
-            "global" => Err("'global' stands alone".to_owned()),
-            _ => match text.strip_prefix("header:").map(str::parse::<HeaderName>) {
-                Some(Ok(name)) => Ok(Self::Header(name)),
-                Some(Err(_)) => Err("a header looks like header:X-Tenant".to_owned()),
-                None => {
-                    let words = ["ip", "user", "api_key", "global", "header:"];
-                    let list = || "one of: ip, user, api_key, header:NAME, global".to_owned();
-                    Err(nearest(text, words).unwrap_or_else(list))
-                }
-            },
-        })
+        Err(NAME.help.to_owned())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::model::{Listener, ListenerTls};
 use super::read::{Context, Fields, Read, text};
+use super::sections::edge::{CERTIFICATE, LISTENER, LISTENER_TLS};
 use super::tree::{Kind, Node};
 use crate::clock::{Clock, SECOND};
 use crate::tls::certificate::day;
@@ -36,12 +37,10 @@ impl Read for Listener {
             let address = Read::read(node, cx)?;
             return Some(Self { address, tls: None, proxy_protocol: false });
         };
-        let mut fields = Fields::of(node, "a listener", cx)?;
-        let address = fields.required("address", cx);
-        fields.not_empty("tls", cx);
+        let fields = Fields::of(node, &LISTENER, cx)?;
+        let address = fields.read("address", cx);
         let tls = fields.get("tls").map(|node| ListenerTls::read(node, cx));
-        let proxy_protocol = fields.optional("proxy_protocol", cx).unwrap_or(false);
-        fields.finish(cx);
+        let proxy_protocol = fields.read("proxy_protocol", cx).unwrap_or(false);
         // A listener whose TLS cannot be read is none, rather than one in the clear.
         let tls = tls.map_or(Some(None), |tls| tls.map(Some))?;
         Some(Self { address: address?, tls, proxy_protocol })
@@ -50,14 +49,13 @@ impl Read for Listener {
 
 impl Read for ListenerTls {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "a listener's TLS", cx)?;
-        let certificates: Option<Vec<Certificate>> = fields.required("certificates", cx);
+        let fields = Fields::of(node, &LISTENER_TLS, cx)?;
+        let certificates: Option<Vec<Certificate>> = fields.read("certificates", cx);
         if let Some(Kind::List(items)) = fields.get("certificates").map(|node| &node.kind)
             && items.is_empty()
         {
             cx.error(node, "TLS needs at least one certificate");
         }
-        fields.not_empty("client_ca", cx);
         let client_ca = fields.get("client_ca").and_then(|node| {
             let pem = file(node, cx)?;
             match roots(&pem) {
@@ -68,23 +66,15 @@ impl Read for ListenerTls {
                 }
             }
         });
-        fields.finish(cx);
         Some(Self { certificates: certificates?, client_ca })
     }
 }
 
 impl Read for Certificate {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "a certificate", cx)?;
-        let mut named = |name: &'static str, cx: &mut Context<'_>| {
-            let Some(field) = fields.get(name) else {
-                cx.error(node, format!("a certificate needs '{name}'"));
-                return None;
-            };
-            file(field, cx)
-        };
+        let fields = Fields::of(node, &CERTIFICATE, cx)?;
+        let named = |name: &'static str, cx: &mut Context<'_>| file(fields.get(name)?, cx);
         let (chain, key) = (named("cert", cx), named("key", cx));
-        fields.finish(cx);
         let now = (Clock::system().now() / SECOND).cast_signed();
         match Self::load(&chain?, &key?, now) {
             Ok(certificate) => {

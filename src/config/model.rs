@@ -186,7 +186,7 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// What is traced, and where spans go.
     pub telemetry: Telemetry,
-    /// The file as it may be shown: nothing secret is in it.
+    /// The file as it is written, without its secrets.
     pub shown: serde_json::Value,
     /// Every file this was made of, for the watcher.
     pub files: Vec<PathBuf>,

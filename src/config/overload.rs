@@ -3,6 +3,7 @@
 use super::edge::{positive, share};
 use super::model::{Concurrency, Overload, Places, Plan, Priority, Route};
 use super::read::{Context, Fields, Read, one_of};
+use super::sections::upstreams::{ADAPTIVE, CONCURRENCY, OVERLOAD, RESERVE};
 use super::tree::{Kind, Node};
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ const MIN: u32 = 10;
 const MAX: u32 = 1000;
 
 /// More than this is no limit.
-const MOST: u32 = 1_000_000;
+pub(super) const MOST: u32 = 1_000_000;
 
 /// The longest queue: it is looked through by whoever leaves.
-const LONGEST_QUEUE: u32 = 1000;
+pub(super) const LONGEST_QUEUE: u32 = 1000;
 
 impl Read for Priority {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
@@ -23,9 +24,7 @@ impl Read for Priority {
 }
 
 /// `concurrency`, or `adaptive` in its place: off unless one of them is given.
-pub(super) fn concurrency(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Concurrency> {
-    fields.not_empty("concurrency", cx);
-    fields.not_empty("adaptive", cx);
+pub(super) fn concurrency(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<Concurrency> {
     let (concurrency, adaptive) = (fields.get("concurrency"), fields.get("adaptive"));
     if let (Some(_), Some(node)) = (concurrency, adaptive) {
         let help = "concurrency: { adaptive: { min: 10, max: 1000 } }".to_owned();
@@ -38,7 +37,7 @@ pub(super) fn concurrency(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Opti
     let Kind::Map(_) = node.kind else {
         return Some(Concurrency::with(Places::Fixed(count(node, cx)?)));
     };
-    let mut fields = Fields::of(node, "concurrency", cx)?;
+    let fields = Fields::of(node, &CONCURRENCY, cx)?;
     let (fixed, adaptive) = (fields.get("max"), fields.get("adaptive"));
     let queue = fields.get("queue").and_then(|node| {
         let queue = u32::read(node, cx)?;
@@ -48,8 +47,7 @@ pub(super) fn concurrency(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Opti
         Some(queue)
     });
     let default = Concurrency::with(Places::Fixed(1)).max_wait;
-    let max_wait = positive(&mut fields, "max_wait", cx, default);
-    fields.finish(cx);
+    let max_wait = positive(&fields, "max_wait", cx, default);
     let places = match (fixed, adaptive) {
         (Some(node), None) => Places::Fixed(count(node, cx)?),
         (None, Some(node)) => bounds(node, cx)?,
@@ -70,9 +68,8 @@ impl Concurrency {
 
 /// What a search stays within.
 fn bounds(node: &Node, cx: &mut Context<'_>) -> Option<Places> {
-    let mut fields = Fields::of(node, "adaptive", cx)?;
+    let fields = Fields::of(node, &ADAPTIVE, cx)?;
     let (min_node, max_node) = (fields.get("min"), fields.get("max"));
-    fields.finish(cx);
     let max = max_node.map_or(Some(MAX), |node| count(node, cx))?;
     let min = min_node.map_or(Some(MIN.min(max)), |node| count(node, cx))?;
     if min > max {
@@ -103,41 +100,39 @@ impl Default for Overload {
 
 impl Read for Overload {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "overload", cx)?;
+        let fields = Fields::of(node, &OVERLOAD, cx)?;
         let default = Self::default();
-        let max_in_flight = unless_none(&mut fields, "max_in_flight", None, |node| count(node, cx));
+        let max_in_flight = unless_none(&fields, "max_in_flight", None, |node| count(node, cx));
         let reserve = fields.get("reserve").and_then(|node| {
-            let mut fields = Fields::of(node, "reserve", cx)?;
+            let fields = Fields::of(node, &RESERVE, cx)?;
             let critical = fields.get("critical");
-            fields.finish(cx);
             let reserve = share(critical?, cx)?;
             if reserve > 0.9 {
                 cx.error(critical?, "at most 90%: the others need something, too");
             }
             Some(reserve)
         });
-        let max_lag = unless_none(&mut fields, "max_lag", default.max_lag, |node| {
+        let max_lag = unless_none(&fields, "max_lag", default.max_lag, |node| {
             let lag = Duration::read(node, cx)?;
             if lag < Duration::from_millis(10) {
                 cx.error(node, "at least 10ms: any machine is late by less");
             }
             Some(lag)
         });
-        let max_memory = unless_none(&mut fields, "max_memory", default.max_memory, |node| {
+        let max_memory = unless_none(&fields, "max_memory", default.max_memory, |node| {
             let most = share(node, cx)?;
             if !(0.1..1.0).contains(&most) {
                 cx.error(node, "from 10% to less than 100%");
             }
             Some(most)
         });
-        fields.finish(cx);
         Some(Self { max_in_flight, reserve: reserve.unwrap_or(0.0), max_lag, max_memory })
     }
 }
 
 /// A field that can be lifted by `none`.
 fn unless_none<T>(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     name: &'static str,
     default: Option<T>,
     read: impl FnOnce(&Node) -> Option<T>,

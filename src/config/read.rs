@@ -1,10 +1,11 @@
 //! From located nodes to types, collecting errors instead of stopping at the first.
 //!
-//! [`Read`] turns one node into one type and reports what it cannot; [`Fields`] takes a map apart
-//! field by field, and at its end knows which fields nobody asked for.
+//! [`Read`] turns one node into one type and reports what it cannot; [`Fields`] takes a map apart by
+//! the table of its fields.
 
 use super::diagnostics::{Diagnostic, Severity, Source, Span, nearest};
-use super::tree::{Kind, Node};
+use super::section::Section;
+use super::tree::{Key, Kind, Node};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,26 +182,30 @@ impl<T: Read> Read for Located<T> {
 /// A map being taken apart.
 pub(super) struct Fields<'n> {
     node: &'n Node,
-    what: &'static str,
-    entries: &'n [(super::tree::Key, Node)],
-    known: Vec<&'static str>,
+    section: &'static Section,
+    entries: &'n [(Key, Node)],
     /// Where fields are looked for that are not here.
-    fall_back: &'n [(super::tree::Key, Node)],
+    fall_back: &'n [(Key, Node)],
 }
 
 impl<'n> Fields<'n> {
-    pub(super) fn of(node: &'n Node, what: &'static str, cx: &mut Context<'_>) -> Option<Self> {
-        match &node.kind {
-            Kind::Map(entries) => {
-                Some(Self { node, what, entries, known: Vec::new(), fall_back: &[] })
+    /// Takes a map apart, and reports what its table says is wrong with it: fields that nobody
+    /// knows, and fields that are missing.
+    pub(super) fn of(
+        node: &'n Node,
+        section: &'static Section,
+        cx: &mut Context<'_>,
+    ) -> Option<Self> {
+        let Kind::Map(entries) = &node.kind else {
+            if !node.is_broken() {
+                let what = section.what;
+                cx.error(node, format!("expected {what} (a map), found {}", node.describe()));
             }
-            _ => {
-                if !node.is_broken() {
-                    cx.error(node, format!("expected {what} (a map), found {}", node.describe()));
-                }
-                None
-            }
-        }
+            return None;
+        };
+        let fields = Self { node, section, entries, fall_back: &[] };
+        fields.check(cx);
+        Some(fields)
     }
 
     /// The map itself.
@@ -214,58 +219,42 @@ impl<'n> Fields<'n> {
     }
 
     /// A field's node; `None` when it is absent or empty.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<&'n Node> {
-        if !self.known.contains(&name) {
-            self.known.push(name);
-        }
+    pub(super) fn get(&self, name: &'static str) -> Option<&'n Node> {
+        debug_assert!(self.section.field(name).is_some(), "no '{name}' in {}", self.section.what);
         let mut all = self.entries.iter().chain(self.fall_back);
         let entry = all.find(|(key, _)| key.name == name);
         entry.map(|(_, node)| node).filter(|node| !node.is_null())
     }
 
-    /// Reports a field that is there and empty, where to leave it out would mean something else than
-    /// whoever wrote it may think.
-    pub(super) fn not_empty(&mut self, name: &'static str, cx: &mut Context<'_>) {
-        let entry = self.entries.iter().find(|(key, _)| key.name == name);
-        if let Some((key, node)) = entry.filter(|(_, node)| node.is_null()) {
-            let message = format!("'{name}' is empty; without it there would be none");
-            cx.report(Severity::Error, key.span, &node.path, message, None);
-        }
-    }
-
-    pub(super) fn optional<T: Read>(
-        &mut self,
-        name: &'static str,
-        cx: &mut Context<'_>,
-    ) -> Option<T> {
+    /// A field's value. One that is required and missing has been reported.
+    pub(super) fn read<T: Read>(&self, name: &'static str, cx: &mut Context<'_>) -> Option<T> {
         self.get(name).and_then(|node| T::read(node, cx))
     }
 
-    pub(super) fn required<T: Read>(
-        &mut self,
-        name: &'static str,
-        cx: &mut Context<'_>,
-    ) -> Option<T> {
-        match self.get(name) {
-            Some(node) => T::read(node, cx),
-            None => {
-                cx.error(self.node, format!("{} needs '{name}'", self.what));
-                None
+    fn check(&self, cx: &mut Context<'_>) {
+        let what = self.section.what;
+        for field in self.section.fields {
+            if let Some(such) = field.required.filter(|_| self.get(field.name).is_none()) {
+                cx.error(self.node, format!("{what} needs '{}'{such}", field.name));
             }
         }
-    }
-
-    /// Reports every field that nobody asked for.
-    pub(super) fn finish(self, cx: &mut Context<'_>) {
         for (key, node) in self.entries {
             let name = key.name.as_str();
-            if self.known.contains(&name) {
-                continue;
+            match self.section.field(name) {
+                Some(field) if field.never_empty && node.is_null() => {
+                    let message = format!("'{name}' is empty; without it there would be none");
+                    cx.report(Severity::Error, key.span, &node.path, message, None);
+                }
+                Some(_) => {}
+                None => {
+                    let help = nearest(name, self.section.names()).unwrap_or_else(|| {
+                        let names: Vec<&str> = self.section.names().collect();
+                        format!("known here: {}", names.join(", "))
+                    });
+                    let message = format!("{what} has no field '{name}'");
+                    cx.report(Severity::Error, key.span, &node.path, message, Some(help));
+                }
             }
-            let help = nearest(name, self.known.iter().copied())
-                .or_else(|| Some(format!("known here: {}", self.known.join(", "))));
-            let message = format!("{} has no field '{name}'", self.what);
-            cx.report(Severity::Error, key.span, &node.path, message, help);
         }
     }
 }

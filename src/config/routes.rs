@@ -1,14 +1,18 @@
 //! Routes: which requests go where, and what guards them.
 
+pub(super) mod headers;
+
 use super::callers::Callers;
 use super::diagnostics::nearest;
 use super::edge;
 use super::limits::{self, Names, valid_name};
 use super::model::{Host, PathPattern, Require, Route, Upstream};
 use super::read::{Context, Fields, Located, Read, one_of, parsed, text};
+use super::section::{Bare, But, Grammar};
+use super::sections::routes::{REWRITE, ROUTE};
 use super::tree::{Kind, Node};
 use crate::path::normalise;
-use http::{HeaderName, HeaderValue, Method, header};
+use http::Method;
 use std::collections::HashMap;
 
 /// What routes refer to.
@@ -19,15 +23,12 @@ pub(super) struct Shared<'a> {
 }
 
 pub(super) fn read_all(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     shared: &Shared<'_>,
     names: &mut Names,
     cx: &mut Context<'_>,
 ) -> Vec<Route> {
-    let Some(node) = fields.get("routes") else {
-        cx.error(fields.node(), "gateway.yaml needs 'routes'");
-        return Vec::new();
-    };
+    let Some(node) = fields.get("routes") else { return Vec::new() };
     let Kind::List(nodes) = &node.kind else {
         cx.error(node, format!("expected a list of routes, found {}", node.describe()));
         return Vec::new();
@@ -74,14 +75,14 @@ fn route(
     names: &mut Names,
     cx: &mut Context<'_>,
 ) -> Option<Route> {
-    let mut fields = Fields::of(node, "a route", cx)?;
-    let path: Option<Located<PathPattern>> = fields.required("path", cx);
+    let fields = Fields::of(node, &ROUTE, cx)?;
+    let path: Option<Located<PathPattern>> = fields.read("path", cx);
     // A route is called by its path unless it has a name; either goes into headers and metrics.
     let called = fields.get("name").or_else(|| fields.get("path"));
     let name = called.and_then(|node| parsed(node, cx, "a name", valid_name));
-    let hosts = fields.optional("hosts", cx).unwrap_or_default();
-    let methods = fields.optional("methods", cx).unwrap_or_default();
-    let upstream: Option<Located<String>> = fields.required("upstream", cx);
+    let hosts = fields.read("hosts", cx).unwrap_or_default();
+    let methods = fields.read("methods", cx).unwrap_or_default();
+    let upstream: Option<Located<String>> = fields.read("upstream", cx);
     let upstream = upstream.and_then(|name| upstream_index(&name, shared.upstreams, cx));
     let require = fields.get("require").map(|node| require(node, shared.callers, cx));
     let limits = limits::read_all(
@@ -91,11 +92,10 @@ fn route(
         names,
         cx,
     );
-    let strip_prefix = rewrite(&mut fields, path.as_ref().map(|path| &path.value), cx);
-    let (set_headers, remove_headers) = request_headers(&mut fields, cx);
-    let max_body_bytes = edge::max_body(&mut fields, cx, shared.max_body_bytes);
-    let priority = fields.optional("priority", cx);
-    fields.finish(cx);
+    let strip_prefix = rewrite(&fields, path.as_ref().map(|path| &path.value), cx);
+    let (set_headers, remove_headers) = headers::request_headers(&fields, cx);
+    let max_body_bytes = edge::max_body(&fields, cx, shared.max_body_bytes);
+    let priority = fields.read("priority", cx);
     Some(Route {
         name: name?,
         hosts,
@@ -125,6 +125,12 @@ fn upstream_index(
     index
 }
 
+pub(super) static PATH: Grammar = Grammar::new(
+    r#"/|/\*|(/[!"$-)+-.0->@-\[\]-~]+)+(/\*?)?"#,
+    "a path looks like /login or /api/*",
+)
+.but(But::Like(r"/\.\.?(/|$)"));
+
 impl Read for PathPattern {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a path", |text| {
@@ -152,6 +158,12 @@ impl Read for PathPattern {
     }
 }
 
+pub(super) static HOST: Grammar = Grammar::new(
+    r"(\*\.)?([A-Za-z0-9_-][A-Za-z0-9._-]*|\[.*\]\.*)",
+    "a host looks like api.example.com or *.example.com, without a port",
+)
+.bare(Bare::Any);
+
 impl Read for Host {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a host", |text| {
@@ -163,19 +175,22 @@ impl Read for Host {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
             let address = name.starts_with('[') && name.ends_with(']');
             if name.is_empty() || !(address || name.chars().all(plain)) || name.starts_with('.') {
-                return Err(
-                    "a host looks like api.example.com or *.example.com, without a port".into()
-                );
+                return Err(HOST.help.into());
             }
             Ok(if below { Self::Below(name.to_owned()) } else { Self::Exact(name.to_owned()) })
         })
     }
 }
 
+pub(super) static METHOD: Grammar =
+    Grammar::new(r"[!#$%&'*+.^_`|~0-9A-Z-]+", "a method looks like GET or POST")
+        .bare(Bare::Any)
+        .but(But::Words(&["CONNECT", "TRACE"]));
+
 impl Read for Method {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a method", |text| {
-            let method: Method = text.parse().map_err(|_| "a method looks like GET or POST")?;
+            let method: Method = text.parse().map_err(|_| METHOD.help)?;
             match method {
                 Method::CONNECT | Method::TRACE => {
                     Err("CONNECT and TRACE are never forwarded".into())
@@ -189,14 +204,18 @@ impl Read for Method {
     }
 }
 
+/// What callers can be asked for, one by one.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Required {
+    User,
+    ApiKey,
+    Any,
+}
+
+pub(super) const REQUIRED: [(&str, Required); 3] =
+    [("api_key", Required::ApiKey), ("user", Required::User), ("any", Required::Any)];
+
 fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Require {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Word {
-        User,
-        ApiKey,
-        Any,
-    }
-    let words = [("api_key", Word::ApiKey), ("user", Word::User), ("any", Word::Any)];
     let (list, nodes) = match &node.kind {
         Kind::List(nodes) => (true, nodes.as_slice()),
         _ => (false, std::slice::from_ref(node)),
@@ -204,11 +223,11 @@ fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Require {
     let mut require = Require::default();
     let mut broken = false;
     for node in nodes {
-        match one_of(node, cx, "something to require", &words) {
-            Some(Word::User) => require.user = true,
-            Some(Word::ApiKey) => require.api_key = true,
-            Some(Word::Any) if list => cx.error(node, "'any' stands alone"),
-            Some(Word::Any) => require = Require { user: true, api_key: true, either: true },
+        match one_of(node, cx, "something to require", &REQUIRED) {
+            Some(Required::User) => require.user = true,
+            Some(Required::ApiKey) => require.api_key = true,
+            Some(Required::Any) if list => cx.error(node, "'any' stands alone"),
+            Some(Required::Any) => require = Require { user: true, api_key: true, either: true },
             None => broken = true,
         }
     }
@@ -224,15 +243,17 @@ fn require(node: &Node, callers: &Callers, cx: &mut Context<'_>) -> Require {
     require
 }
 
+pub(super) static STRIPPED: Grammar =
+    Grammar::new(r"/[^/][\s\S]*", "what the route's path begins with");
+
 fn rewrite(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     path: Option<&PathPattern>,
     cx: &mut Context<'_>,
 ) -> Option<String> {
     let node = fields.get("rewrite")?;
-    let mut fields = Fields::of(node, "rewrite", cx)?;
+    let fields = Fields::of(node, &REWRITE, cx)?;
     let strip = fields.get("strip_prefix");
-    fields.finish(cx);
     let prefix = text(strip?, cx, "a path")?.trim_end_matches('/').to_owned();
     let of_route = match path? {
         PathPattern::Exact(path) | PathPattern::Prefix(path) => path,
@@ -244,66 +265,4 @@ fn rewrite(
         cx.error_with_help(strip?, "the route's path does not begin with this", help);
     }
     Some(prefix)
-}
-
-type HeaderEdits = (Vec<(HeaderName, HeaderValue)>, Vec<HeaderName>);
-
-fn request_headers(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> HeaderEdits {
-    let Some(node) = fields.get("request_headers") else {
-        return HeaderEdits::default();
-    };
-    let Some(mut fields) = Fields::of(node, "request_headers", cx) else {
-        return HeaderEdits::default();
-    };
-    let set = fields.get("set").map(|node| headers_by_name(node, cx)).unwrap_or_default();
-    let remove: Vec<Located<String>> = fields.optional("remove", cx).unwrap_or_default();
-    fields.finish(cx);
-    let mut removed = Vec::new();
-    for name in remove {
-        match editable(&name.value) {
-            Ok(header::HOST) => cx.error(&name.node, "a request needs its Host; 'set' changes it"),
-            Ok(value) => removed.push(value),
-            Err(message) => cx.error(&name.node, message),
-        }
-    }
-    (set, removed)
-}
-
-/// Headers that are set, each once.
-pub(super) fn headers_by_name(node: &Node, cx: &mut Context<'_>) -> Vec<(HeaderName, HeaderValue)> {
-    let mut set = Vec::new();
-    let Kind::Map(entries) = &node.kind else {
-        cx.error(node, format!("expected headers by name, found {}", node.describe()));
-        return set;
-    };
-    for (key, value) in entries {
-        match set_header(&key.name, value, cx) {
-            Some((name, _)) if set.iter().any(|(known, _)| *known == name) => {
-                cx.error(value, format!("'{name}' is set twice"));
-            }
-            edit => set.extend(edit),
-        }
-    }
-    set
-}
-
-fn set_header(name: &str, value: &Node, cx: &mut Context<'_>) -> Option<(HeaderName, HeaderValue)> {
-    let name = editable(name).map_err(|message| cx.error(value, message)).ok()?;
-    let value = parsed(value, cx, "a header value", |text| {
-        HeaderValue::from_str(text).map_err(|_| "one line of text".to_owned())
-    })?;
-    Some((name, value))
-}
-
-/// Headers that frame a message or belong to one connection are the gateway's own.
-fn editable(name: &str) -> Result<HeaderName, String> {
-    let name: HeaderName = name.parse().map_err(|_| format!("'{name}' is no header name"))?;
-    match name {
-        header::CONNECTION
-        | header::CONTENT_LENGTH
-        | header::TRANSFER_ENCODING
-        | header::UPGRADE
-        | header::TE => Err(format!("'{name}' is the gateway's own")),
-        _ => Ok(name),
-    }
 }

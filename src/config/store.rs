@@ -4,6 +4,8 @@ use super::edge::{positive, share};
 use super::listeners::file;
 use super::model::{OnFailure, RedisServers, RedisTls, RedisUrl, Saved, Sentinel, SharedStore};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
+use super::section::{Bare, Grammar};
+use super::sections::store::{BREAKER, MEMORY, REDIS, REDIS_TLS, SENTINEL, STORE};
 use super::tree::{Kind, Node};
 use redis::IntoConnectionInfo;
 use std::path::Path;
@@ -22,7 +24,7 @@ impl Default for Store {
     }
 }
 
-const FAILURES: [(&str, OnFailure); 3] =
+pub(super) const FAILURES: [(&str, OnFailure); 3] =
     [("local", OnFailure::Local), ("allow", OnFailure::Allow), ("reject", OnFailure::Reject)];
 
 /// `on_failure`, of the store or of one limit.
@@ -40,11 +42,11 @@ impl Read for Store {
             }
             return one_of(node, cx, "a store", &[("memory", ())]).map(|()| Self::default());
         };
-        let mut fields = Fields::of(node, "store", cx)?;
+        let fields = Fields::of(node, &STORE, cx)?;
         let mut store = Self::default();
         let (memory, redis) = (fields.get("memory"), fields.get("redis"));
         if let Some(node) = memory
-            && let Some(mut fields) = Fields::of(node, "the memory store", cx)
+            && let Some(fields) = Fields::of(node, &MEMORY, cx)
         {
             if let Some(node) = fields.get("max_keys")
                 && let Some(max_keys) = usize::read(node, cx)
@@ -54,8 +56,7 @@ impl Read for Store {
                     cx.error(node, "at least 1000 keys");
                 }
             }
-            store.saved = saved(&mut fields, cx);
-            fields.finish(cx);
+            store.saved = saved(&fields, cx);
         }
         if let (Some(_), Some(node)) = (memory, redis) {
             cx.error(node, "counters live in memory or in Redis, not in both");
@@ -72,7 +73,6 @@ impl Read for Store {
             }
             Some(share)
         });
-        fields.finish(cx);
         if let Some(node) = redis {
             let shared = shared(node, cx)?;
             store.shared = Some(SharedStore {
@@ -86,9 +86,13 @@ impl Read for Store {
     }
 }
 
+pub(super) static PREFIX: Grammar =
+    Grammar::new("[!-z|~]{1,40}", "up to 40 visible ASCII characters, without '{' and '}'")
+        .bare(Bare::Any);
+
 /// `store.redis`.
 fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
-    let mut fields = Fields::of(node, "the Redis store", cx)?;
+    let fields = Fields::of(node, &REDIS, cx)?;
     let places = [fields.get("url"), fields.get("cluster"), fields.get("sentinel")];
     let servers = match places {
         [Some(node), None, None] => RedisUrl::read(node, cx).map(RedisServers::One),
@@ -113,15 +117,14 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
         parsed(node, cx, "a prefix", |text| {
             let plain = |c: char| c.is_ascii_graphic() && !"{}".contains(c);
             let fits = !text.is_empty() && text.len() <= 40 && text.chars().all(plain);
-            fits.then(|| text.to_owned())
-                .ok_or_else(|| "up to 40 visible ASCII characters, without '{' and '}'".to_owned())
+            fits.then(|| text.to_owned()).ok_or_else(|| PREFIX.help.to_owned())
         })
     });
-    let timeout = positive(&mut fields, "timeout", cx, Duration::from_millis(50));
+    let timeout = positive(&fields, "timeout", cx, Duration::from_millis(50));
     let (failures, probe_after) = fields
         .get("breaker")
         .and_then(|node| {
-            let mut fields = Fields::of(node, "a breaker", cx)?;
+            let fields = Fields::of(node, &BREAKER, cx)?;
             let failures = fields.get("failures").and_then(|node| {
                 let count = u32::read(node, cx)?;
                 if count == 0 {
@@ -129,8 +132,7 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
                 }
                 Some(count)
             });
-            let probe_after = positive(&mut fields, "probe_after", cx, Duration::from_secs(1));
-            fields.finish(cx);
+            let probe_after = positive(&fields, "probe_after", cx, Duration::from_secs(1));
             Some((failures.unwrap_or(5), probe_after))
         })
         .unwrap_or((5, Duration::from_secs(1)));
@@ -147,17 +149,21 @@ fn shared(node: &Node, cx: &mut Context<'_>) -> Option<SharedStore> {
         }
         tls(node, cx)
     });
-    fields.finish(cx);
     let prefix = prefix.unwrap_or_else(|| "sluice".to_owned());
     let default = SharedStore::at(servers?);
     Some(SharedStore { tls, prefix, timeout, failures, probe_after, ..default })
 }
 
+pub(super) static REDIS_URL: Grammar = Grammar::new(
+    r"(rediss?|unix|redis\+unix)://[\s\S]+",
+    "it looks like redis://127.0.0.1:6379, or rediss:// for TLS",
+);
+
 impl Read for RedisUrl {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a Redis URL", |text| {
             let known = ["redis://", "rediss://", "unix://", "redis+unix://"];
-            let help = "it looks like redis://127.0.0.1:6379, or rediss:// for TLS";
+            let help = REDIS_URL.help;
             if !known.iter().any(|scheme| text.starts_with(scheme)) {
                 return Err(help.to_owned());
             }
@@ -169,17 +175,15 @@ impl Read for RedisUrl {
 
 impl Read for Sentinel {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "sentinel", cx)?;
-        let master = fields.required("master", cx);
-        let nodes: Option<Vec<RedisUrl>> = fields.required("nodes", cx);
+        let fields = Fields::of(node, &SENTINEL, cx)?;
+        let master = fields.read("master", cx);
+        let nodes: Option<Vec<RedisUrl>> = fields.read("nodes", cx);
         if nodes.as_ref().is_some_and(Vec::is_empty) {
             cx.error(node, "at least one Sentinel");
         }
-        let (username, password) =
-            (fields.optional("username", cx), fields.optional("password", cx));
-        let database: Option<u32> = fields.optional("database", cx);
-        let tls = fields.optional("tls", cx).unwrap_or(false);
-        fields.finish(cx);
+        let (username, password) = (fields.read("username", cx), fields.read("password", cx));
+        let database: Option<u32> = fields.read("database", cx);
+        let tls = fields.read("tls", cx).unwrap_or(false);
         let database = database.unwrap_or(0).into();
         Some(Self { master: master?, nodes: nodes?, username, password, database, tls })
     }
@@ -187,11 +191,10 @@ impl Read for Sentinel {
 
 /// Certificates for `rediss://`, where the system's do not do.
 fn tls(node: &Node, cx: &mut Context<'_>) -> Option<RedisTls> {
-    let mut fields = Fields::of(node, "the store's TLS", cx)?;
-    let mut file =
+    let fields = Fields::of(node, &REDIS_TLS, cx)?;
+    let file =
         |name: &'static str, cx: &mut Context<'_>| fields.get(name).and_then(|node| file(node, cx));
     let (ca, cert, key) = (file("ca", cx), file("cert", cx), file("key", cx));
-    fields.finish(cx);
     if cert.is_some() != key.is_some() {
         cx.error(node, "a certificate of our own needs both 'cert' and 'key'");
     }
@@ -211,7 +214,7 @@ pub(super) fn check_saved(saved: &Saved, node: &Node, cx: &mut Context<'_>) {
 }
 
 /// Where counters survive a restart.
-fn saved(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Saved> {
+fn saved(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<Saved> {
     let (snapshot, every) = (fields.get("snapshot"), fields.get("snapshot_every"));
     let Some(snapshot) = snapshot else {
         if let Some(node) = every {

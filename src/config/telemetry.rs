@@ -3,7 +3,9 @@
 use super::edge::share;
 use super::model::{Collector, Telemetry};
 use super::read::{Context, Fields, Read, parsed};
-use super::routes::headers_by_name;
+use super::routes::headers::headers_by_name;
+use super::section::Grammar;
+use super::sections::edge::TELEMETRY;
 use super::tree::Node;
 use crate::tls::client::Tls;
 use http::Uri;
@@ -16,12 +18,12 @@ const PORT: u16 = 4318;
 
 impl Read for Telemetry {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "telemetry", cx)?;
+        let fields = Fields::of(node, &TELEMETRY, cx)?;
         let default = Self::default();
         let otlp_node = fields.get("otlp");
         let otlp = otlp_node.and_then(|node| Collector::read(node, cx));
         let sample = fields.get("sample").and_then(|node| share(node, cx));
-        let begin = fields.optional("begin", cx);
+        let begin = fields.read("begin", cx);
         let (name, headers) = (fields.get("service_name"), fields.get("headers"));
         for node in [name, headers].into_iter().flatten() {
             if otlp_node.is_none() {
@@ -30,7 +32,6 @@ impl Read for Telemetry {
         }
         let service_name = name.and_then(|node| String::read(node, cx));
         let headers = headers.map(|node| headers_by_name(node, cx));
-        fields.finish(cx);
         Some(Self {
             otlp,
             sample: sample.unwrap_or(default.sample),
@@ -40,6 +41,11 @@ impl Read for Telemetry {
         })
     }
 }
+
+pub(super) static COLLECTOR: Grammar = Grammar::new(
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@ ]+([/?#][\s\S]*)?",
+    "it looks like http://127.0.0.1:4318",
+);
 
 impl Read for Collector {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
@@ -58,17 +64,17 @@ impl Read for Collector {
 }
 
 fn collector(text: &str) -> Result<(bool, Collector), String> {
-    const HELP: &str = "it looks like http://127.0.0.1:4318";
-    let uri: Uri = text.parse().map_err(|_| HELP)?;
+    let help = COLLECTOR.help;
+    let uri: Uri = text.parse().map_err(|_| help)?;
     let https = match uri.scheme_str() {
         Some("http") => false,
         Some("https") => true,
-        _ => return Err(HELP.to_owned()),
+        _ => return Err(help.to_owned()),
     };
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err("credentials go into 'headers'".to_owned());
     }
-    let host = uri.host().filter(|host| !host.is_empty()).ok_or(HELP)?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or(help)?;
     let host = host.trim_matches(['[', ']']).to_owned();
     let port = uri.port_u16().unwrap_or(if https { 443 } else { PORT });
     let path = uri.path_and_query().map_or("/", |path| path.as_str());

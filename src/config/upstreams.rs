@@ -6,6 +6,8 @@ use super::listeners::file;
 use super::model::{Balance, Eject, Endpoint, Retries, Timeouts, Upstream};
 use super::overload;
 use super::read::{Context, Fields, Read, one_of, parsed};
+use super::section::{Bare, Grammar};
+use super::sections::upstreams::{ENDPOINT, TIMEOUTS, UPSTREAM};
 use super::tree::{Kind, Node};
 use crate::tls::client;
 use http::Uri;
@@ -13,11 +15,8 @@ use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) fn read_all(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Vec<Upstream> {
-    let Some(node) = fields.get("upstreams") else {
-        cx.error(fields.node(), "gateway.yaml needs 'upstreams'");
-        return Vec::new();
-    };
+pub(super) fn read_all(fields: &Fields<'_>, cx: &mut Context<'_>) -> Vec<Upstream> {
+    let Some(node) = fields.get("upstreams") else { return Vec::new() };
     let Kind::Map(entries) = &node.kind else {
         cx.error(node, format!("expected upstreams by name, found {}", node.describe()));
         return Vec::new();
@@ -47,6 +46,12 @@ pub(super) fn empty(name: &str) -> Upstream {
     }
 }
 
+pub(super) const BALANCES: [(&str, Balance); 3] = [
+    ("round_robin", Balance::RoundRobin),
+    ("least_requests", Balance::LeastRequests),
+    ("hash_ip", Balance::HashIp),
+];
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
@@ -65,34 +70,26 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
         let tls = if endpoint.https { Some(tls(node, None, None, false, cx)?) } else { None };
         return Some(Upstream { endpoints: vec![endpoint], tls, ..empty(name) });
     };
-    let mut fields = Fields::of(node, "an upstream", cx)?;
-    let endpoints: Option<Vec<Endpoint>> = fields.required("endpoints", cx);
+    let fields = Fields::of(node, &UPSTREAM, cx)?;
+    let endpoints: Option<Vec<Endpoint>> = fields.read("endpoints", cx);
     let list = fields.get("endpoints");
     if let Some(Kind::List(items)) = fields.get("endpoints").map(|node| &node.kind)
         && items.is_empty()
     {
         cx.error(node, "an upstream needs at least one endpoint");
     }
-    let words = [
-        ("round_robin", Balance::RoundRobin),
-        ("least_requests", Balance::LeastRequests),
-        ("hash_ip", Balance::HashIp),
-    ];
     let balance = fields.get("balance");
-    let balance = balance.and_then(|node| one_of(node, cx, "a way of balancing", &words));
-    let health = failing::health(&mut fields, cx);
-    let eject = failing::eject(&mut fields, cx);
-    let retries = failing::retries(&mut fields, cx);
+    let balance = balance.and_then(|node| one_of(node, cx, "a way of balancing", &BALANCES));
+    let health = failing::health(&fields, cx);
+    let eject = failing::eject(&fields, cx);
+    let retries = failing::retries(&fields, cx);
     let defaults = empty(name);
-    let slow_start = fields.optional("slow_start", cx).unwrap_or(defaults.slow_start);
-    let resolve = positive(&mut fields, "resolve", cx, defaults.resolve);
-    let timeouts = fields.optional("timeouts", cx).unwrap_or_default();
-    let http2 = fields.optional("http2", cx).unwrap_or(false);
-    fields.not_empty("ca", cx);
-    fields.not_empty("server_name", cx);
+    let slow_start = fields.read("slow_start", cx).unwrap_or(defaults.slow_start);
+    let resolve = positive(&fields, "resolve", cx, defaults.resolve);
+    let timeouts = fields.read("timeouts", cx).unwrap_or_default();
+    let http2 = fields.read("http2", cx).unwrap_or(false);
     let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
-    let concurrency = overload::concurrency(&mut fields, cx);
-    fields.finish(cx);
+    let concurrency = overload::concurrency(&fields, cx);
     let endpoints = endpoints?;
     for (index, endpoint) in endpoints.iter().enumerate() {
         let same = |other: &Endpoint| (&other.host, other.port) == (&endpoint.host, endpoint.port);
@@ -127,6 +124,10 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     })
 }
 
+/// The name that backends must prove to have.
+pub(super) static SERVER_NAME: Grammar =
+    Grammar::new("[A-Za-z0-9._:-]+", "it looks like api.internal").bare(Bare::Any);
+
 /// How backends prove who they are.
 fn tls(
     node: &Node,
@@ -137,8 +138,7 @@ fn tls(
 ) -> Option<client::Tls> {
     let name = server_name.map(|node| {
         parsed(node, cx, "a name", |text| {
-            ServerName::try_from(text.to_owned())
-                .map_err(|_| "it looks like api.internal".to_owned())
+            ServerName::try_from(text.to_owned()).map_err(|_| SERVER_NAME.help.to_owned())
         })
     });
     let pem = ca.map(|node| file(node, cx).map(Arc::from));
@@ -156,16 +156,15 @@ fn tls(
 
 impl Read for Timeouts {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
-        let mut fields = Fields::of(node, "timeouts", cx)?;
+        let fields = Fields::of(node, &TIMEOUTS, cx)?;
         let default = Self::default();
         let timeouts = Self {
-            connect: positive(&mut fields, "connect", cx, default.connect),
-            response: positive(&mut fields, "response", cx, default.response),
-            body: positive(&mut fields, "body", cx, default.body),
-            idle: positive(&mut fields, "idle", cx, default.idle),
-            tunnel: positive(&mut fields, "tunnel", cx, default.tunnel),
+            connect: positive(&fields, "connect", cx, default.connect),
+            response: positive(&fields, "response", cx, default.response),
+            body: positive(&fields, "body", cx, default.body),
+            idle: positive(&fields, "idle", cx, default.idle),
+            tunnel: positive(&fields, "tunnel", cx, default.tunnel),
         };
-        fields.finish(cx);
         Some(timeouts)
     }
 }
@@ -175,14 +174,8 @@ impl Read for Endpoint {
         let Kind::Map(_) = node.kind else {
             return parsed(node, cx, "an endpoint", endpoint);
         };
-        let mut fields = Fields::of(node, "an endpoint", cx)?;
-        let url = match fields.get("url") {
-            Some(node) => parsed(node, cx, "an endpoint", endpoint),
-            None => {
-                cx.error(node, "an endpoint needs 'url'");
-                None
-            }
-        };
+        let fields = Fields::of(node, &ENDPOINT, cx)?;
+        let url = fields.get("url").and_then(|node| parsed(node, cx, "an endpoint", endpoint));
         let weight = fields.get("weight").and_then(|node| {
             let weight = u32::read(node, cx)?;
             if !(1..=100).contains(&weight) {
@@ -190,18 +183,22 @@ impl Read for Endpoint {
             }
             Some(weight)
         });
-        fields.finish(cx);
         Some(Self { weight: weight.unwrap_or(1), ..url? })
     }
 }
 
+pub(super) static ENDPOINT_URL: Grammar = Grammar::new(
+    r"[Hh][Tt][Tt][Pp][Ss]?://[^/?#@ ]+/?(#[\s\S]*)?",
+    "an endpoint looks like http://127.0.0.1:3000 or https://api.internal",
+);
+
 fn endpoint(text: &str) -> Result<Endpoint, String> {
-    const HELP: &str = "an endpoint looks like http://127.0.0.1:3000 or https://api.internal";
-    let uri: Uri = text.parse().map_err(|_| HELP)?;
+    let help = ENDPOINT_URL.help;
+    let uri: Uri = text.parse().map_err(|_| help)?;
     let https = match uri.scheme_str() {
         Some("http") => false,
         Some("https") => true,
-        _ => return Err(HELP.to_owned()),
+        _ => return Err(help.to_owned()),
     };
     if uri.path() != "/" || uri.query().is_some() {
         return Err("an endpoint has no path; 'rewrite' on the route changes paths".to_owned());
@@ -209,9 +206,9 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err("an endpoint holds no user name or password".to_owned());
     }
-    let host = uri.host().ok_or(HELP)?.to_owned();
+    let host = uri.host().ok_or(help)?.to_owned();
     if uri.port_u16() == Some(0) || uri.authority().is_some_and(|a| a.as_str().ends_with(':')) {
-        return Err(HELP.to_owned());
+        return Err(help.to_owned());
     }
     if https && ServerName::try_from(host.trim_matches(['[', ']'])).is_err() {
         return Err("no certificate can be for such a name".to_owned());

@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod client;
+pub mod examples;
 pub mod faulty;
 pub mod http2;
 pub mod load;

@@ -3,6 +3,8 @@
 use crate::config::grammar;
 use crate::config::model::{Cost, Measure};
 use crate::config::read::{Context, Fields, Read, parsed};
+use crate::config::section::{Bare, Grammar};
+use crate::config::sections::limits::COST;
 use crate::config::tree::{Kind, Node};
 use crate::json_path::NoPath;
 use http::HeaderName;
@@ -13,7 +15,7 @@ pub(super) struct WrittenCost {
     pub(super) node: Node,
 }
 
-pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<WrittenCost> {
+pub(super) fn read(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<WrittenCost> {
     match fields.get("cost") {
         None => Some(WrittenCost { cost: Cost::Fixed(1), node: fields.node().clone() }),
         Some(node) if matches!(node.kind, Kind::Map(_)) => {
@@ -29,11 +31,14 @@ pub(super) fn read(fields: &mut Fields<'_>, cx: &mut Context<'_>) -> Option<Writ
     }
 }
 
+pub(in crate::config) static JSON_PATH: Grammar =
+    Grammar::new(r"[^.]+(\.[^.]+){0,63}", "a path looks like usage.total_tokens").bare(Bare::Any);
+
 const KINDS: &str = "response_header, response_json, request_bytes or response_bytes";
 
 /// `{ response_header: X-Cost, reserve: 10 }` and its like.
 fn settled(node: &Node, cx: &mut Context<'_>) -> Option<Cost> {
-    let mut fields = Fields::of(node, "a cost", cx)?;
+    let fields = Fields::of(node, &COST, cx)?;
     let unit = |node: &Node, cx: &mut Context<'_>| {
         let unit = parsed(node, cx, "a size", grammar::size)?;
         if unit == 0 {
@@ -63,7 +68,6 @@ fn settled(node: &Node, cx: &mut Context<'_>) -> Option<Cost> {
         }
         Some(reserve)
     });
-    fields.finish(cx);
     match &mut measures[..] {
         // A field that nobody knows is one that was meant to tell.
         [] if matches!(&node.kind, Kind::Map(all) if all.len() > usize::from(reserve.is_some())) => {

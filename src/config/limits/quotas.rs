@@ -3,15 +3,17 @@
 use super::Names;
 use crate::clock::micros;
 use crate::config::callers::Callers;
+use crate::config::grammar::CALENDAR_RATE;
 use crate::config::model::{Attribute, Cost, Plan, Quotas, WrittenRate};
 use crate::config::read::{Context, Fields, Located, Read, one_of, parsed};
+use crate::config::section::Grammar;
 use crate::config::tree::{Kind, Node};
 use crate::limit::{Calendar, Period, Quota, QuotaError};
 use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algorithm {
+pub(in crate::config) enum Algorithm {
     TokenBucket,
     Gcra,
     FixedWindow,
@@ -20,7 +22,7 @@ enum Algorithm {
     LeakyBucket,
 }
 
-const ALGORITHMS: [(&str, Algorithm); 6] = [
+pub(in crate::config) const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("token_bucket", Algorithm::TokenBucket),
     ("gcra", Algorithm::Gcra),
     ("fixed_window", Algorithm::FixedWindow),
@@ -30,7 +32,7 @@ const ALGORITHMS: [(&str, Algorithm); 6] = [
 ];
 
 /// What the file calls the algorithm, once it has been read without a mistake.
-pub(super) fn algorithm_name(fields: &mut Fields<'_>) -> &'static str {
+pub(super) fn algorithm_name(fields: &Fields<'_>) -> &'static str {
     if fields.get("concurrency").is_some() {
         return "concurrency";
     }
@@ -52,7 +54,7 @@ struct Numbers<'n> {
 
 /// Reads `rate` or `concurrency`, and what belongs to them.
 pub(super) fn read(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     by: Option<&[Attribute]>,
     callers: &Callers,
     names: &mut Names,
@@ -81,7 +83,7 @@ pub(super) fn read(
 /// Reads a candidate's numbers; what it does not say is as in the limit beside it.
 pub(super) fn read_over<'n>(
     own: &mut Fields<'n>,
-    live: &mut Fields<'n>,
+    live: &Fields<'n>,
     by: Option<&[Attribute]>,
     callers: &Callers,
     names: &mut Names,
@@ -92,7 +94,7 @@ pub(super) fn read_over<'n>(
 }
 
 fn numbers<'n>(
-    fields: &mut Fields<'n>,
+    fields: &Fields<'n>,
     concurrency: bool,
     cx: &mut Context<'_>,
 ) -> Option<Numbers<'n>> {
@@ -129,9 +131,9 @@ fn numbers<'n>(
     }
     Some(Numbers {
         algorithm: algorithm?,
-        burst: fields.optional("burst", cx),
-        queue: fields.optional("queue", cx).unwrap_or(100),
-        max_wait: fields.optional("max_wait", cx).unwrap_or(Duration::from_secs(10)),
+        burst: fields.read("burst", cx),
+        queue: fields.read("queue", cx).unwrap_or(100),
+        max_wait: fields.read("max_wait", cx).unwrap_or(Duration::from_secs(10)),
         time_zone: given[3],
     })
 }
@@ -203,7 +205,7 @@ fn quota(
             }
             None => {
                 if let Some(node) = numbers.time_zone {
-                    cx.error(node, "only days, weeks and months begin somewhere");
+                    cx.error(node, CALENDAR_RATE.help);
                 }
                 Quota::fixed_window(rate)
             }
@@ -215,6 +217,13 @@ fn quota(
 fn made(quota: Result<Quota, QuotaError>, node: &Node, cx: &mut Context<'_>) -> Option<Quota> {
     quota.map_err(|error| cx.error(node, error.to_string())).ok()
 }
+
+pub(in crate::config) static TIME_ZONE: Grammar =
+    Grammar::new("[A-Za-z][A-Za-z0-9_+/-]*", "a time zone looks like Europe/Berlin or UTC");
+
+/// A rate of the caller's plan.
+pub(in crate::config) static OF_PLAN: Grammar =
+    Grammar::new(r"plan(\.[\s\S]*)?", "plan, or plan.NAME");
 
 fn calendar(
     period: Period,
@@ -229,7 +238,7 @@ fn calendar(
     match zone {
         None => known("UTC"),
         Some(node) => parsed(node, cx, "a time zone", |zone| {
-            known(zone).ok_or_else(|| "a time zone looks like Europe/Berlin or UTC".to_owned())
+            known(zone).ok_or_else(|| TIME_ZONE.help.to_owned())
         }),
     }
 }
