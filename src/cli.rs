@@ -2,10 +2,14 @@
 
 mod backend;
 mod check;
+mod client;
 mod demo;
+mod explain;
 mod key;
+mod paint;
 mod run;
 mod schema;
+mod top;
 
 use crate::lines::Lines;
 use clap::{Parser, Subcommand};
@@ -52,6 +56,10 @@ enum Command {
     },
     /// Print a JSON Schema of gateway.yaml, for editors
     Schema,
+    /// Say what would happen to a request, and why; nothing is charged
+    Explain(explain::Arguments),
+    /// Watch a running gateway: traffic, limits, callers, health
+    Top(top::Arguments),
     /// Make API keys
     Key {
         #[command(subcommand)]
@@ -82,6 +90,8 @@ pub fn main() -> ExitCode {
         Command::Demo { only_backend: Some(address), .. } => backend::run(address),
         Command::Demo { listen, .. } => demo::run(listen),
         Command::Schema => schema::print(),
+        Command::Explain(arguments) => explain::run(arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };
     diagnostics.close();

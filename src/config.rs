@@ -135,16 +135,23 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     }
     let fields = Fields::of(node, &GATEWAY, cx)?;
     let listen = fields.read("listen", cx).map(|listeners::Listen(all)| all);
-    let admin = fields.read("admin", cx);
+    let admin: Option<model::Admin> = fields.read("admin", cx);
     let store: store::Store = fields.read("store", cx).unwrap_or_default();
     let store::Store { max_keys, saved, shared: shared_store } = store;
     let callers = Callers::read(&fields, cx);
     if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
-        store::check_saved(saved, node, cx);
+        store::check_written(&saved.path, "the snapshot", node, cx);
+    }
+    let overrides = admin.as_ref().and_then(|admin| admin.overrides.as_ref());
+    if let (Some(path), Some(node)) = (overrides, fields.get("admin")) {
+        store::check_written(path, "overrides", node, cx);
     }
     let mut names = Names::of(shared_store.as_ref());
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
     let upstreams = upstreams::read_all(&fields, cx);
+    if let (Some(admin), Some(node)) = (&admin, fields.get("upstreams")) {
+        edge::keep_callers_out(admin, &upstreams, node, cx);
+    }
     let server: model::Server = fields.read("server", cx).unwrap_or_default();
     let shared = routes::Shared {
         callers: &callers,

@@ -52,8 +52,8 @@ pub struct Gateway {
     pub top: Top,
     /// Spans on their way to a collector.
     pub spans: Spans,
-    /// When the process began.
-    pub started: Micros,
+    /// When the process began, by the wall clock.
+    started: Micros,
     /// How the last reload went, if there was one.
     last_reload: Mutex<Option<Reload>>,
     /// One line a request.
@@ -151,7 +151,7 @@ impl Gateway {
             snapshot,
             generation,
             store,
-            started: clock.now(),
+            started: clock.wall(clock.now()),
             clock,
             metrics,
             overrides,
@@ -318,6 +318,11 @@ impl Gateway {
         self.clock.wall(moment) as f64 / SECOND as f64
     }
 
+    /// When the process began, in seconds since 1970: the same as long as it lives.
+    pub fn started_seconds(&self) -> f64 {
+        self.started as f64 / SECOND as f64
+    }
+
     /// The wall clock's time.
     pub fn wall_now(&self) -> Micros {
         self.clock.wall(self.clock.now())
@@ -349,7 +354,7 @@ impl Gateway {
     pub fn readings(&self) -> Readings {
         let (snapshot, reload) = (self.snapshot.load(), self.last_reload());
         Readings {
-            started: self.seconds(self.started),
+            started: self.started_seconds(),
             generation: snapshot.generation,
             loaded_at: self.seconds(snapshot.loaded_at),
             reloaded_at: self.seconds(reload.as_ref().map_or(snapshot.loaded_at, |r| r.at)),

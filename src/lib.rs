@@ -33,6 +33,7 @@
 //! | [`listener`], [`proxy_protocol`], [`tls`], [`socket`] | what connections begin with, and their bytes |
 //! | [`incoming`], [`upgrade`] | bodies of requests; switching to another protocol |
 //! | [`metrics`], [`top`], [`access_log`], [`lines`], [`trace`], [`telemetry`], [`admin`] | what the operator sees |
+//! | [`explain`] | what would happen to a request, and why |
 //! | [`clock`], [`deadline`] | the only places that know the time |
 //! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
 
@@ -44,6 +45,7 @@ pub mod config;
 pub mod connections;
 pub mod deadline;
 pub mod digest;
+pub mod explain;
 pub mod gateway;
 pub mod handover;
 pub mod hop;

@@ -140,18 +140,18 @@ impl Overrides {
         self.untold.send_replace(book.untold.len());
     }
 
-    /// What all gateways have said, by the shared store's word. Says whether somebody's counters were
-    /// forgotten, so that nothing else may remember them.
-    pub fn adopt(&self, all: &Acts) -> bool {
+    /// What all gateways have said, by the shared store's word: does as they say, and tells what is
+    /// new.
+    pub fn adopt(&self, all: &Acts) -> Vec<Act> {
         let (mut book, now) = (self.book.lock(), self.wall());
         let untold = std::mem::take(&mut book.untold);
         let is_untold = |name: &str| untold.iter().any(|(other, _)| other == name);
-        let mut forgotten = false;
+        let mut new = Vec::new();
         for (name, act) in all {
             if act.until > now && book.acts.get(name) != Some(act) && !is_untold(name) {
                 self.apply(act);
-                forgotten |= act.act == What::Reset;
                 book.acts.insert(name.clone(), act.clone());
+                new.push(act.clone());
             }
         }
         book.acts.retain(|name, act| {
@@ -162,23 +162,19 @@ impl Overrides {
             stays
         });
         book.untold = untold;
-        forgotten
+        new
     }
 
-    /// Whether anything that was said is in force.
-    pub fn has_acts(&self) -> bool {
-        let now = self.wall();
-        self.book.lock().acts.values().any(|act| act.until > now)
-    }
-
-    /// The shared store has lost what it was told: it is told again.
-    pub fn tell_all_again(&self) {
-        let mut book = self.book.lock();
-        let now = self.wall();
-        let acts = book.acts.iter().filter(|(_, act)| act.until > now);
-        let all = acts.map(|(name, act)| (name.clone(), Some(act.clone()))).collect();
-        book.untold = all;
-        self.untold.send_replace(book.untold.len());
+    /// The shared store has forgotten what it was told, but for these: it is told again.
+    pub fn tell_again(&self, all: &Acts) {
+        let (mut book, now) = (self.book.lock(), self.wall());
+        let Book { acts, untold, .. } = &mut *book;
+        for (name, act) in acts.iter().filter(|(_, act)| act.until > now) {
+            if !all.contains_key(name) && !untold.iter().any(|(other, _)| other == name) {
+                untold.push((name.clone(), Some(act.clone())));
+            }
+        }
+        self.untold.send_replace(untold.len());
     }
 
     /// Forgets what is over.
@@ -303,7 +299,12 @@ mod tests {
         assert!(there.bans.is_empty());
         here.act(act(What::Reset, 1000, 5000)).unwrap();
         let said = hear(&here);
-        assert!(there.adopt(&said), "counters were forgotten");
-        assert!(!there.adopt(&said), "once");
+        assert_eq!(there.adopt(&said).len(), 1, "there is something to do");
+        assert_eq!(there.adopt(&said).len(), 0, "once");
+        // A store that forgets is told again what it does not know.
+        there.tell_again(&Acts::new());
+        assert_eq!(there.untold().len(), 2, "a grant and a reset");
+        there.tell_again(&said);
+        assert_eq!(there.untold().len(), 2, "not twice");
     }
 }

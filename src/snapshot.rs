@@ -14,7 +14,7 @@ use crate::config::model::{
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::overload::gate::Gate;
-use crate::store::{LimitId, Registry, Store};
+use crate::store::{LimitId, REJECTS, Registry, Store};
 use crate::told;
 use crate::upstream::Upstream;
 use crate::upstream::names::Names;
@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use router::{Found, Router};
+pub use router::{Found, Mismatch, Router, why_not};
 
 /// Everything a request needs to know.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ impl Limit {
             },
             algorithm: limit.algorithm,
             penalty: limit.penalty.as_ref().map(|penalty| Penalty {
-                id: store.limit_id(&format!("{}\u{0}rejects", limit.name)),
+                id: store.limit_id(&format!("{}{REJECTS}", limit.name)),
                 tolerated: penalty.tolerated.clone(),
                 lasts: micros(penalty.lasts),
             }),

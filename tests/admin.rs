@@ -1,6 +1,6 @@
 //! The operator's listener, and the access log.
 
-use crate::common::{Backend, Connection, Gateway, limited};
+use crate::common::{Backend, Connection, Gateway, eventually, limited};
 
 #[test]
 fn health_and_metrics_are_there() {
@@ -104,9 +104,32 @@ fn every_request_is_logged_as_one_line_of_json() {
     assert_eq!(lines[0]["remaining"], 1);
     assert_eq!(lines[0]["bytes"], 5);
     assert_eq!(lines[0]["upstream"], backend.address().to_string());
+    assert_eq!(lines[0]["request_id"].as_str().map(str::len), Some(32));
+    assert!(lines[0]["upstream_ms"].is_number() && lines[0]["overhead_ms"].is_number());
     assert_eq!(lines[2]["status"], 429);
     assert_eq!(lines[2]["limit"], "per-ip");
     assert_eq!(lines[2].get("upstream"), None);
+}
+
+#[test]
+fn the_log_can_be_written_for_people() {
+    let backend = Backend::start();
+    let yaml = limited(&backend, "[{ name: per-ip, by: ip, rate: 1/hour }]");
+    let logging = "logging: { access: { format: text, sample: { rejected: 100% } } }\n";
+    let gateway = Gateway::start(&format!("{logging}{yaml}"));
+    let mut connection = gateway.connect();
+    for path in ["/a", "/b%0A200"] {
+        connection.send("GET", path, &[("x-request-id", "r-1")], b"");
+    }
+    let lines = eventually("lines", || Some(gateway.log.text()).filter(|t| t.lines().count() == 2));
+    let expected = format!(
+        "2024-02-08T22:50:00.000Z 200 GET /a ip=127.0.0.1 route=all-paths upstream={} remaining=0 \
+         request_id=r-1 bytes=5 duration_ms=0.000 upstream_ms=0.000 overhead_ms=0.000\n\
+         2024-02-08T22:50:00.000Z 429 GET /b%0A200 ip=127.0.0.1 route=all-paths limit=per-ip \
+         remaining=0 error=limited request_id=r-1 bytes=0 duration_ms=0.000 overhead_ms=0.000\n",
+        backend.address()
+    );
+    assert_eq!(lines, expected);
 }
 
 #[test]

@@ -160,6 +160,8 @@ def the_address_keeps_the_caller(lab):
         page.click("[data-act=close]")
         page.wait_gone("#caller")
         equal("the hash", page.run("() => location.hash"), "")
+        page.run("() => history.back()")
+        page.wait_text("#caller-name", "user:somebody else")
 
 
 @check("page")

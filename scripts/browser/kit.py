@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 CHECKS = []
 
@@ -68,10 +69,13 @@ def start(command, **options):
 
 
 def stop(process):
+    """Ends a program; what is left of its session a moment later is killed."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(8)
     except subprocess.TimeoutExpired:
+        pass
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()

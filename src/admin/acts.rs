@@ -64,7 +64,8 @@ pub(super) async fn ban(gateway: &Gateway, body: &Value) -> Result<Value, ApiErr
     known(body, &["caller", "for", "reason"])?;
     let act = new_act(gateway, body, What::Ban)?;
     let who = act.caller.clone();
-    tracing::info!("the operator bans {who:?} until {}", gateway.wall_text(act.until));
+    let until = gateway.wall_text(act.until);
+    tracing::info!("the operator bans {} until {until}", who.quoted());
     let kept = perform(gateway, act).await?;
     let ban = gateway.overrides.bans.find(who.part(), gateway.clock.now());
     let mut told = ban.map_or(Value::Null, |ban| told_ban(gateway, &ban));
@@ -77,11 +78,12 @@ pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiE
     let who = caller(gateway, query.get("caller"))?;
     let operators = gateway.overrides.withdraw(&format!("ban {who}")).map_err(unkept)?;
     let lifted = gateway.overrides.bans.lift(&who) || operators;
+    gateway.store.local().forgive(who.part());
     let everywhere = gateway.store.is_shared();
     if !lifted && !everywhere {
         return Err(ApiError::not_found(format!("{who} is not banned")));
     }
-    tracing::info!("the operator lifts the ban of {who:?}");
+    tracing::info!("the operator lifts the ban of {}", who.quoted());
     let now = gateway.wall_now();
     let pardon = Act {
         caller: who.clone(),
@@ -122,7 +124,8 @@ pub(super) async fn grant(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
     }
     let (who, limit) = (act.caller.clone(), act.limit.clone());
     tracing::info!(
-        "the operator grants {who:?} x{} of {} until {}",
+        "the operator grants {} x{} of {} until {}",
+        who.quoted(),
         act.factor.unwrap_or(1.0),
         limit.as_deref().unwrap_or("all its limits"),
         gateway.wall_text(act.until)
@@ -151,7 +154,7 @@ pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, 
     if withdrawn == 0 {
         return Err(ApiError::not_found(format!("nothing is granted to {who}")));
     }
-    tracing::info!("the operator takes back what was granted to {who:?}");
+    tracing::info!("the operator takes back what was granted to {}", who.quoted());
     let kept = reach(gateway).await;
     Ok(json!({ "caller": who, "withdrawn": withdrawn, "kept": kept }))
 }

@@ -67,7 +67,7 @@ pub(super) async fn look_up(gateway: &Gateway, query: &Query) -> Result<Value, A
         json!({
             "limit": limit.name,
             "by": limit.by_name(),
-            "key": key(charge.subject),
+            "key": crate::explain::key(charge.subject),
             "algorithm": limit.algorithm,
             "rate": charge.quota.written(),
             "capacity": charge.quota.capacity(),
@@ -126,7 +126,8 @@ pub(super) async fn reset(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         };
         return Err(ApiError::not_found(message));
     }
-    tracing::info!("the operator resets {} for {who:?}", done.join(", "));
+    gateway.store.local().forgive(who.part());
+    tracing::info!("the operator resets {} for {}", done.join(", "), who.quoted());
     if gateway.store.is_shared() {
         let at = gateway.wall_now();
         let (act, limit) = (What::Reset, wanted.map(Into::into));
@@ -140,8 +141,14 @@ pub(super) async fn reset(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
 impl Described {
     fn nobody(snapshot: &Snapshot) -> Self {
         let plan = snapshot.default_plan;
-        let caller =
-            Caller { user: None, api_key: None, user_plan: plan, key_plan: plan, exempt: false };
+        let caller = Caller {
+            user: None,
+            api_key: None,
+            user_plan: plan,
+            key_plan: plan,
+            exempt: false,
+            unknown_plan: false,
+        };
         Self { ip: None, caller, headers: HeaderMap::new() }
     }
 
@@ -269,17 +276,4 @@ fn quota(limit: &Limit, claim: &Claim, known: &Known<'_>, factor: Option<f64>) -
         None if !limit.shards.is_empty() => limit.shards[shard(known, limit.shards.len())].clone(),
         None => limit.quota(claim.quota).clone(),
     }
-}
-
-/// What the limit counts by, as it is written.
-fn key(subject: Subject<'_>) -> String {
-    let part = |part: &Part<'_>| match Who::of(*part) {
-        Some(who) => who.to_string(),
-        None => match part {
-            Part::Header(value) => format!("header:{}", String::from_utf8_lossy(value)),
-            _ => String::new(),
-        },
-    };
-    let parts: Vec<String> = subject.0.iter().map(part).collect();
-    if parts.is_empty() { "*".to_owned() } else { parts.join(", ") }
 }

@@ -24,7 +24,7 @@ pub(super) fn live(operator: &Operator) -> Value {
     let upstream = metrics.upstreams().into_iter().map(|(_, upstream)| upstream.duration());
     json!({
         "now": gateway.seconds(gateway.clock.now()),
-        "started": gateway.seconds(gateway.started),
+        "started": gateway.started_seconds(),
         "version": env!("CARGO_PKG_VERSION"),
         "state": gateway.state().name(),
         "config": config(operator, &snapshot),

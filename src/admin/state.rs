@@ -18,7 +18,7 @@ pub(super) fn status(operator: &Operator) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "state": gateway.state().name(),
-        "started": gateway.seconds(gateway.started),
+        "started": gateway.started_seconds(),
         "now": gateway.seconds(gateway.clock.now()),
         "config": live::config(operator, &snapshot),
         "process": live::process(gateway),

@@ -1,12 +1,12 @@
 //! Sections about the edge of the gateway: admin, server guards, headers.
 
 use super::grammar;
-use super::model::{Admin, Headers, PerIp, Server};
+use super::model::{Admin, Endpoint, Headers, PerIp, Server, Upstream};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::section::{Bare, Grammar};
 use super::sections::edge::{ADMIN, HEADERS, SERVER};
 use super::tree::{Kind, Node};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +53,33 @@ impl Read for Admin {
             );
         }
         Some(admin)
+    }
+}
+
+/// No upstream is the admin listener: callers would reach it through the gateway, and from loopback.
+pub(super) fn keep_callers_out(
+    admin: &Admin,
+    upstreams: &[Upstream],
+    node: &Node,
+    cx: &mut Context<'_>,
+) {
+    let ours = admin.address.ip();
+    let is_here = |endpoint: &Endpoint| {
+        let host = endpoint.host.trim_matches(['[', ']']);
+        let same = match host.parse::<IpAddr>() {
+            Ok(ip) => ip == ours || ip.is_loopback() && ours.is_unspecified(),
+            Err(_) => host == "localhost",
+        };
+        same && endpoint.port == admin.address.port()
+    };
+    for upstream in upstreams {
+        if upstream.endpoints.iter().any(is_here) {
+            let message = format!(
+                "'{}' is the admin listener: callers would reach it through the gateway",
+                upstream.name
+            );
+            cx.error(node, message);
+        }
     }
 }
 

@@ -201,14 +201,14 @@ fn tls(node: &Node, cx: &mut Context<'_>) -> Option<RedisTls> {
     Some(RedisTls { ca, client: cert.zip(key) })
 }
 
-/// A snapshot replaces what is there: that must be nothing that somebody needs.
-pub(super) fn check_saved(saved: &Saved, node: &Node, cx: &mut Context<'_>) {
+/// What is written replaces what is there: that must be nothing that somebody needs.
+pub(super) fn check_written(path: &Path, what: &str, node: &Node, cx: &mut Context<'_>) {
     let real = |path: &Path| path.canonicalize().ok();
-    let here = real(&saved.path);
+    let here = real(path);
     let main = cx.folder.join(Path::new(&cx.source.name).file_name().unwrap_or_default());
     let is_ours = cx.files.iter().chain([&main]).any(|file| real(file) == here);
-    if saved.path.is_dir() || here.is_some() && is_ours {
-        let message = "the snapshot would replace a file of the configuration, or is a folder";
+    if path.is_dir() || here.is_some() && is_ours {
+        let message = format!("{what} would replace a file of the configuration, or is a folder");
         cx.error_with_help(node, message, "choose another name".to_owned());
     }
 }

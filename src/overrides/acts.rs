@@ -8,6 +8,7 @@ use crate::clock::Micros;
 use crate::saved;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
@@ -85,5 +86,6 @@ pub(super) fn write(path: &Path, acts: &Acts) -> io::Result<()> {
         };
     }
     let acts: Vec<&Act> = acts.values().collect();
-    saved::replace(path, |file| Ok(serde_json::to_writer_pretty(file, &acts)?))
+    let text = serde_json::to_string_pretty(&acts)? + "\n";
+    saved::replace(path, |mut file| file.write_all(text.as_bytes()))
 }

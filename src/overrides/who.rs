@@ -34,6 +34,11 @@ impl Who {
         }
     }
 
+    /// For logs: what does not print is escaped.
+    pub fn quoted(&self) -> String {
+        format!("{:?}", self.to_string())
+    }
+
     /// The other way round; a header's value is nobody's name.
     pub fn of(part: Part<'_>) -> Option<Self> {
         match part {
@@ -45,6 +50,7 @@ impl Who {
     }
 }
 
+/// Names may hold anything: where it is for people, show it [`quoted`](Who::quoted).
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

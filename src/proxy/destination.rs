@@ -49,6 +49,11 @@ impl Destination {
         Ok(Self { authority, host, normalised, original })
     }
 
+    /// The same for a request that nobody has looked at yet.
+    pub fn read<B>(request: &Request<B>) -> Result<Self, Refusal> {
+        Self::of(request, Present::of(request.headers()))
+    }
+
     /// The normalised path.
     pub fn path(&self) -> &str {
         self.normalised.as_deref().unwrap_or_else(|| self.original.path())

@@ -6,6 +6,7 @@
 use super::address::Origin;
 use super::exchange::Exchange;
 use super::refusal::{Credential, Refusal};
+use crate::clock::Micros;
 use crate::config::model::{ApiKey, ApiKeys, Attribute, KeyPlace, Require, UserSource};
 use crate::digest::sha256;
 use crate::snapshot::Snapshot;
@@ -27,27 +28,104 @@ pub struct Caller {
     pub key_plan: usize,
     /// No limit applies to them.
     pub exempt: bool,
+    /// Their token names a plan that nobody defined.
+    pub unknown_plan: bool,
+}
+
+/// What it takes to tell who somebody is, beside what they say.
+#[derive(Clone, Copy, Debug)]
+pub struct Beholder<'a> {
+    /// What is configured.
+    pub snapshot: &'a Snapshot,
+    /// Where the request comes from.
+    pub origin: Origin,
+    /// Whether the peer is a trusted proxy.
+    pub trusted: bool,
+    /// The wall clock's time, by which tokens are valid.
+    pub wall: Micros,
 }
 
 /// Identifies the caller; refuses wrong credentials, and those that lack what the route requires.
 pub(super) fn caller<B>(exchange: &Exchange, request: &Request<B>) -> Result<Caller, Refusal> {
     let snapshot = exchange.snapshot();
-    let mut caller = Caller::anonymous(snapshot, exchange.origin);
-    if let Some(source) = &snapshot.identity.user {
-        user(&mut caller, source, exchange, request.headers())?;
-    }
-    if let Some(keys) = &snapshot.identity.api_key
-        && let Some(key) = api_key(keys, request)?
-    {
-        caller.exempt |= snapshot.exempt.api_keys.iter().any(|id| **id == *key.id);
-        caller.key_plan = key.plan.unwrap_or(snapshot.default_plan);
-        caller.api_key = Some(Arc::clone(&key.id));
+    let trusted = || exchange.peer.is_trusted(snapshot);
+    let beholder = Beholder {
+        snapshot,
+        origin: exchange.origin,
+        // It matters to a header alone.
+        trusted: matches!(snapshot.identity.user, Some(UserSource::Header(_))) && trusted(),
+        wall: exchange.worker.gateway.clock.wall(exchange.started),
+    };
+    let caller = beholder.identify(request)?;
+    if caller.unknown_plan {
+        exchange.worker.gateway.metrics.unknown_plans.increment();
     }
     let require = exchange.route().map(|route| route.require).unwrap_or_default();
     satisfy(require, &caller).map(|()| caller)
 }
 
-fn satisfy(require: Require, caller: &Caller) -> Result<(), Refusal> {
+impl Beholder<'_> {
+    /// Who it is; wrong credentials are refused.
+    pub fn identify<B>(&self, request: &Request<B>) -> Result<Caller, Refusal> {
+        let Self { snapshot, origin, .. } = *self;
+        let mut caller = Caller::anonymous(snapshot, origin);
+        if let Some(source) = &snapshot.identity.user {
+            self.user(&mut caller, source, request.headers())?;
+        }
+        if let Some(keys) = &snapshot.identity.api_key
+            && let Some(key) = api_key(keys, request)?
+        {
+            caller.exempt |= snapshot.exempt.api_keys.iter().any(|id| **id == *key.id);
+            caller.key_plan = key.plan.unwrap_or(snapshot.default_plan);
+            caller.api_key = Some(Arc::clone(&key.id));
+        }
+        Ok(caller)
+    }
+
+    fn user(
+        &self,
+        caller: &mut Caller,
+        source: &UserSource,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        match source {
+            UserSource::Header(_) if !self.trusted => Ok(()),
+            UserSource::Header(name) => {
+                let value = only(headers, name, "more than one user")?;
+                let name = value.map(|value| str::from_utf8(value.as_bytes())).transpose();
+                let name = name.map_err(|_| Refusal::Malformed("the user's name is no text"))?;
+                caller.user = name.filter(|name| !name.is_empty()).map(str::to_owned);
+                Ok(())
+            }
+            UserSource::Jwt(verifier) => self.bearer(caller, verifier, headers),
+        }
+    }
+
+    fn bearer(
+        &self,
+        caller: &mut Caller,
+        verifier: &Verifier,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        let value = only(headers, &AUTHORIZATION, "more than one Authorization")?;
+        // Another scheme is between the caller and the backend.
+        let Some(token) = value.and_then(|value| bearer_token(value.as_bytes())) else {
+            return Ok(());
+        };
+        let token = str::from_utf8(token).map_err(|_| TokenError::Invalid)?;
+        let user = verifier.verify(token, self.wall)?;
+        if let Some(name) = &user.plan {
+            let plan = self.snapshot.plan(name);
+            caller.unknown_plan = plan.is_none();
+            caller.user_plan = plan.unwrap_or(caller.user_plan);
+        }
+        caller.user = Some(user.name);
+        Ok(())
+    }
+}
+
+/// Whether the caller has what a route requires.
+pub fn satisfy(require: Require, caller: &Caller) -> Result<(), Refusal> {
     let (user, key) = (caller.user.is_some(), caller.api_key.is_some());
     match require {
         Require { either: true, .. } if user || key => Ok(()),
@@ -56,49 +134,6 @@ fn satisfy(require: Require, caller: &Caller) -> Result<(), Refusal> {
         Require { api_key: true, .. } if !key => Err(Refusal::Missing(Credential::ApiKey)),
         _ => Ok(()),
     }
-}
-
-fn user(
-    caller: &mut Caller,
-    source: &UserSource,
-    exchange: &Exchange,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    match source {
-        UserSource::Header(name) => {
-            if !exchange.peer.is_trusted(exchange.snapshot()) {
-                return Ok(());
-            }
-            let value = only(headers, name, "more than one user")?;
-            let name = value.map(|value| str::from_utf8(value.as_bytes())).transpose();
-            let name = name.map_err(|_| Refusal::Malformed("the user's name is no text"))?;
-            caller.user = name.filter(|name| !name.is_empty()).map(str::to_owned);
-            Ok(())
-        }
-        UserSource::Jwt(verifier) => bearer(caller, verifier, exchange, headers),
-    }
-}
-
-fn bearer(
-    caller: &mut Caller,
-    verifier: &Verifier,
-    exchange: &Exchange,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let value = only(headers, &AUTHORIZATION, "more than one Authorization")?;
-    // Another scheme is between the caller and the backend.
-    let Some(token) = value.and_then(|value| bearer_token(value.as_bytes())) else { return Ok(()) };
-    let token = str::from_utf8(token).map_err(|_| TokenError::Invalid)?;
-    let user = verifier.verify(token, exchange.worker.gateway.clock.wall(exchange.started))?;
-    if let Some(name) = &user.plan {
-        let plan = exchange.snapshot().plan(name);
-        if plan.is_none() {
-            exchange.worker.gateway.metrics.unknown_plans.increment();
-        }
-        caller.user_plan = plan.unwrap_or(caller.user_plan);
-    }
-    caller.user = Some(user.name);
-    Ok(())
 }
 
 /// A credential given twice could mean either: it is refused.
@@ -155,13 +190,14 @@ impl Caller {
     }
 
     /// Somebody of whom only the address is known.
-    pub(super) fn anonymous(snapshot: &Snapshot, origin: Origin) -> Self {
+    pub fn anonymous(snapshot: &Snapshot, origin: Origin) -> Self {
         Self {
             user: None,
             api_key: None,
             user_plan: snapshot.default_plan,
             key_plan: snapshot.default_plan,
             exempt: super::address::is_in(&snapshot.exempt.ips, origin.ip),
+            unknown_plan: false,
         }
     }
 }

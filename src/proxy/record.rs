@@ -22,6 +22,8 @@ pub(super) struct Record {
     /// What the gateway itself has added.
     overhead: Micros,
     status: StatusCode,
+    /// Who answered, if that is to be told in a span.
+    endpoint: Option<String>,
     line: Option<Line>,
     /// How long it took has been noted.
     timed: bool,
@@ -64,6 +66,9 @@ impl Exchange {
         ];
         gateway.top.count(worker, &who, refusal.is_some_and(Refusal::is_own), now);
         (self.record.overhead, self.record.status) = (overhead, status);
+        if self.snapshot().telemetry.otlp.is_some() {
+            self.record.endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.name.clone());
+        }
         let Some(log) = self.snapshot().access_log else { return };
         let rejected = refusal.is_some_and(Refusal::is_rejection);
         let share = if rejected { log.rejected } else { log.allowed };
@@ -179,8 +184,8 @@ impl Exchange {
         let asked = route.filter(|_| record.asked_at > 0).map(|route| {
             let upstream = &snapshot.upstreams[route.upstream];
             let mut attributes = vec![("sluice.upstream", upstream.name().into())];
-            if let Some(endpoint) = &self.endpoint {
-                attributes.push(("server.address", endpoint.name.as_str().into()));
+            if let Some(endpoint) = &record.endpoint {
+                attributes.push(("server.address", endpoint.as_str().into()));
             }
             Span {
                 trace,

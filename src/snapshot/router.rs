@@ -48,6 +48,45 @@ pub enum Found {
     Nothing,
 }
 
+/// Why a route does not answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// It is for other hosts.
+    Host,
+    /// It is for other paths.
+    Path,
+    /// It is for other methods.
+    Method,
+}
+
+/// Why a route would not answer to a request, were it the only one. `host` in lower case without its
+/// port, `path` normalised.
+pub fn why_not(route: &Route, host: &str, path: &str, method: &Method) -> Option<Mismatch> {
+    let is_host = |known: &Host| match known {
+        Host::Exact(name) => name == host,
+        Host::Below(name) => {
+            host.strip_suffix(name.as_str()).is_some_and(|below| below.ends_with('.'))
+        }
+    };
+    let is_path = match &route.path {
+        PathPattern::Exact(exact) => exact == path,
+        PathPattern::Prefix(prefix) => path
+            .strip_prefix(prefix.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+    };
+    let is_method =
+        |known: &Method| known == method || *known == Method::GET && *method == Method::HEAD;
+    if !route.hosts.is_empty() && !route.hosts.iter().any(is_host) {
+        Some(Mismatch::Host)
+    } else if !is_path {
+        Some(Mismatch::Path)
+    } else if !route.methods.is_empty() && !route.methods.iter().any(is_method) {
+        Some(Mismatch::Method)
+    } else {
+        None
+    }
+}
+
 impl Router {
     /// Routes are known by their place in the list.
     pub fn new(routes: &[Route]) -> Self {
@@ -237,6 +276,36 @@ mod tests {
                     panic!("{host}{path} found nothing")
                 };
                 assert_eq!(&routes[found].0, expected, "{method} {host}{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_found_answers_and_who_is_not_says_why() {
+        let hosts: [&[&str]; 4] = [&[], &["a.b"], &["*.b"], &["*.a.b", "b"]];
+        let paths = ["/", "/x", "/x/*", "/x/y/*", "/x/y"];
+        let methods: [&[Method]; 3] = [&[], &[Method::GET], &[Method::POST]];
+        let routes: Vec<Route> =
+            (0..60).map(|n| route(hosts[n % 4], paths[n / 4 % 5], methods[n / 20])).collect();
+        for some in routes.chunks(7).chain(routes.chunks(13)) {
+            let router = Router::new(some);
+            for host in ["b", "a.b", "c.a.b", "xb", "other"] {
+                for path in ["/", "/x", "/x/", "/x/y", "/x/y/z", "/xy"] {
+                    for method in [Method::GET, Method::HEAD, Method::POST, Method::PUT] {
+                        let why = |route: &Route| why_not(route, host, path, &method);
+                        match router.find(host, path, &method) {
+                            Found::Route(found) => assert_eq!(why(&some[found]), None),
+                            Found::MethodNotAllowed(_) => {
+                                assert!(some.iter().all(|route| why(route).is_some()));
+                                let others = |route| why(route) == Some(Mismatch::Method);
+                                assert!(some.iter().any(others));
+                            }
+                            Found::Nothing => assert!(some.iter().all(|route| {
+                                matches!(why(route), Some(Mismatch::Host | Mismatch::Path))
+                            })),
+                        }
+                    }
+                }
             }
         }
     }

@@ -20,7 +20,7 @@ mod shard;
 mod table;
 
 use super::key::Seed;
-use super::{Charge, Decision, Hold, LimitId, Subject};
+use super::{Charge, Decision, Hold, LimitId, Part, REJECTS, Subject};
 use crate::clock::Micros;
 use crate::limit::{Held, Quota, Seen, State, Verdict};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -167,9 +167,24 @@ impl Memory {
 
     /// Forgets what a caller has used of a limit: they are whole.
     pub(super) fn reset(&self, charge: &Charge<'_>) {
-        let key = self.seed.key(charge.limit.0, &charge.subject);
+        self.forget(charge.limit, &charge.subject);
+    }
+
+    fn forget(&self, limit: LimitId, subject: &Subject<'_>) {
+        let key = self.seed.key(limit.0, subject);
         if self.shards[shard_of(key)].lock().forget(key) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets how often a caller has ignored rejects.
+    pub(crate) fn forgive(&self, part: Part<'_>) {
+        let penalties: Vec<LimitId> = {
+            let names = self.names.lock();
+            names.iter().filter(|(name, _)| name.ends_with(REJECTS)).map(|(_, id)| *id).collect()
+        };
+        for limit in penalties {
+            self.forget(limit, &Subject(&[part]));
         }
     }
 

@@ -7,6 +7,7 @@ pub mod examples;
 pub mod faulty;
 pub mod http2;
 pub mod load;
+pub mod operator;
 pub mod pki;
 pub mod redis;
 
@@ -60,6 +61,11 @@ impl Sink {
         let bytes = self.0.lock().clone();
         let lines = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).expect("a line is JSON")).collect()
+    }
+
+    /// Everything written so far.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).expect("text")
     }
 
     /// Waits until there are `count` lines.

@@ -1,6 +1,7 @@
 //! What nobody waits for: a thread that gives back, settles, says that this gateway is alive, and
 //! charges what was admitted while the store was away.
 
+use super::operated::Heard;
 use super::script::{self, Call};
 use super::wire::{self, Layer};
 use super::{RedisServers, Shared, Trouble};
@@ -198,8 +199,8 @@ struct Loop {
     pending: VecDeque<Amendment>,
     checked: bool,
     probe_at: Instant,
-    /// How often operators' acts have changed, as far as was heard.
-    acts: Option<u64>,
+    /// What was heard of operators' acts.
+    acts: Option<Heard>,
 }
 
 impl Loop {

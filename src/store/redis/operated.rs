@@ -2,9 +2,10 @@
 //! callers on one gateway holds on all.
 
 use super::background::{Amendment, Change};
+use super::script::trouble;
 use super::{RedisServers, Shared, Trouble, take_nothing, wire};
 use crate::clock::Micros;
-use crate::overrides::{Act, Acts};
+use crate::overrides::{Act, Acts, What};
 use crate::store::Charge;
 use redis::Value;
 use smallvec::SmallVec;
@@ -15,14 +16,24 @@ use tokio::time::{Instant, timeout};
 /// How long the store has; nobody's request waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Acts of all gateways, a field each, and how often they have changed, in the field `#`. The key
-/// lives as long as its longest act.
+/// Acts of all gateways, a field each; how often they have changed, in the field `#`; and a number that
+/// is drawn when there are none yet, in the field `@`: if it is another one, the store has forgotten
+/// what it was told. The key lives as long as its longest act.
 const TELL: &str = "
 local name, act, life = ARGV[1], ARGV[2], tonumber(ARGV[3])
+redis.call('HSETNX', KEYS[1], '@', ARGV[4])
 if act == '' then redis.call('HDEL', KEYS[1], name) else redis.call('HSET', KEYS[1], name, act) end
 redis.call('HINCRBY', KEYS[1], '#', 1)
 redis.call('PEXPIRE', KEYS[1], math.max(life, redis.call('PTTL', KEYS[1]), 1))
 return 1";
+
+/// What is known of the acts in the store: how often they have changed, and since when they are
+/// remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    changes: u64,
+    memory: u64,
+}
 
 impl Shared {
     /// What the limits say to a caller, without charging anything: the store is asked for more than
@@ -69,53 +80,89 @@ impl Shared {
         format!("{}:1:#acts", self.options.prefix)
     }
 
-    /// Tells the store what was said here, and hears what was said elsewhere, if anything has changed.
-    /// Says how often it has.
-    pub(super) async fn share_acts(&self, heard: Option<u64>) -> Result<Option<u64>, Trouble> {
-        let (key, now) = (self.acts_key(), self.clock.now());
-        let mut wire = self.link().wire(&self.options, now).await?;
-        let failed = |_| Trouble::Refused;
-        for (name, act) in self.overrides.untold() {
+    /// Tells the store what was said here, and hears what was said elsewhere, if anything has changed
+    /// since it was heard last. What the store has forgotten it is told again by whoever remembers.
+    pub(super) async fn share_acts(&self, heard: Option<Heard>) -> Result<Option<Heard>, Trouble> {
+        let mut there = self.hear().await?;
+        if heard.is_some_and(|heard| there.is_none_or(|there| there.memory != heard.memory)) {
+            self.overrides.tell_again(&self.acts().await?);
+        }
+        if self.tell_acts().await? {
+            there = self.hear().await?;
+        }
+        if there != heard {
+            self.heed(&self.acts().await?);
+        }
+        Ok(there)
+    }
+
+    async fn hear(&self) -> Result<Option<Heard>, Trouble> {
+        let reply = self.command(&["HMGET", &self.acts_key(), "#", "@"]).await?;
+        let Value::Array(both) = reply else { return Err(Trouble::Refused) };
+        let [changes, memory] = &both[..] else { return Err(Trouble::Refused) };
+        Ok(number(changes).zip(number(memory)).map(|(changes, memory)| Heard { changes, memory }))
+    }
+
+    async fn acts(&self) -> Result<Acts, Trouble> {
+        Ok(acts(&self.command(&["HGETALL", &self.acts_key()]).await?))
+    }
+
+    /// One command over one of this thread's links; a link that leads nowhere is cut.
+    async fn command(&self, words: &[&str]) -> Result<Value, Trouble> {
+        let link = self.link();
+        let mut wire = link.wire(&self.options, self.clock.now()).await?;
+        wire.tell(words).await.map_err(|error| {
+            let trouble = trouble(&error);
+            if matches!(trouble, Trouble::Broken | Trouble::ReadOnly) {
+                link.cut();
+            }
+            trouble
+        })
+    }
+
+    /// Says whether there was anything to tell.
+    async fn tell_acts(&self) -> Result<bool, Trouble> {
+        let (key, untold) = (self.acts_key(), self.overrides.untold());
+        let now = self.clock.wall(self.clock.now());
+        for (name, act) in &untold {
             let text = act.as_ref().and_then(|act| serde_json::to_string(act).ok());
-            let life = act.map_or(0, |act| act.until.saturating_sub(self.clock.wall(now)) / 1000);
+            let life = act.as_ref().map_or(0, |act| act.until.saturating_sub(now) / 1000);
             let words = [
                 "EVAL",
                 TELL,
                 "1",
                 &key,
-                &name,
+                name,
                 text.as_deref().unwrap_or_default(),
                 &life.to_string(),
+                &fastrand::u64(..).to_string(),
             ];
-            wire.tell(&words).await.map_err(failed)?;
+            self.command(&words).await?;
             self.overrides.were_told(1);
         }
-        let changes = number(wire.tell(&["HGET", &key, "#"]).await.map_err(failed)?);
-        if changes == heard {
-            return Ok(changes);
+        Ok(!untold.is_empty())
+    }
+
+    /// Does as all gateways have said. What is forgiven is remembered nowhere.
+    fn heed(&self, all: &Acts) {
+        for act in self.overrides.adopt(all) {
+            if matches!(act.act, What::Lift | What::Reset) {
+                self.local.forgive(act.caller.part());
+                self.denials.clear();
+            }
         }
-        if changes.is_none() && self.overrides.has_acts() {
-            // It has lost them: the key lives longer than any of them.
-            self.overrides.tell_all_again();
-            return Ok(None);
-        }
-        let all = acts(&wire.tell(&["HGETALL", &key]).await.map_err(failed)?);
-        if self.overrides.adopt(&all) {
-            self.denials.clear();
-        }
-        Ok(changes)
     }
 }
 
-fn number(value: Value) -> Option<u64> {
+fn number(value: &Value) -> Option<u64> {
     match value {
-        Value::BulkString(bytes) => str::from_utf8(&bytes).ok()?.parse().ok(),
-        Value::Int(number) => u64::try_from(number).ok(),
+        Value::BulkString(bytes) => str::from_utf8(bytes).ok()?.parse().ok(),
+        Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
     }
 }
 
-/// Fields and values; what is no act is the number of changes, or nobody's business.
+/// Fields and values; what is no act is one of the two numbers, or nobody's business.
 fn acts(reply: &Value) -> Acts {
     let pairs: Vec<(&Value, &Value)> = match reply {
         Value::Map(pairs) => pairs.iter().map(|(field, value)| (field, value)).collect(),

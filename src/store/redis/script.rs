@@ -249,7 +249,7 @@ impl Shared {
     }
 }
 
-fn trouble(error: &RedisError) -> Trouble {
+pub(super) fn trouble(error: &RedisError) -> Trouble {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
             Trouble::ReadOnly
