@@ -19,7 +19,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use self::redis::{Redis, on_worker};
-pub(crate) use key::Seed;
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
 

@@ -38,8 +38,9 @@ impl Parent {
     /// As it is sent.
     pub fn write(self) -> [u8; 55] {
         let mut out = *b"00-00000000000000000000000000000000-0000000000000000-00";
-        hex(self.trace, &mut out[3..35]);
-        hex(self.span.into(), &mut out[36..52]);
+        out[3..35].copy_from_slice(&digits(self.trace));
+        out[36..44].copy_from_slice(&hex((self.span >> 32) as u32));
+        out[44..52].copy_from_slice(&hex(self.span as u32));
         out[54] += u8::from(self.sampled);
         out
     }
@@ -57,22 +58,34 @@ fn number(digits: &[u8]) -> Option<u128> {
     })
 }
 
-/// Fills a place with digits.
-fn hex(number: u128, place: &mut [u8]) {
-    let digits = place.len();
-    for (at, digit) in place.iter_mut().enumerate() {
-        let value = (number >> (4 * (digits - 1 - at))) as usize & 15;
-        *digit = b"0123456789abcdef"[value];
-    }
+/// Eight digits at a time: each half of a byte gets a byte of its own, and those above nine become
+/// letters.
+fn hex(number: u32) -> [u8; 8] {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let spread = u64::from(number);
+    let spread = (spread | spread << 16) & 0x0000_ffff_0000_ffff;
+    let spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
+    let spread = (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (spread + 6 * EACH) >> 4 & EACH;
+    let to_letter = u64::from(b'a' - b'0' - 10);
+    (spread + u64::from(b'0') * EACH + letters * to_letter).to_be_bytes()
 }
 
-/// One request's.
+fn digits(number: u128) -> [u8; 32] {
+    let mut out = [0; 32];
+    for (place, part) in out.chunks_exact_mut(8).zip([96, 64, 32, 0]) {
+        place.copy_from_slice(&hex((number >> part) as u32));
+    }
+    out
+}
+
+/// One request's. Most callers say nothing, and then it is one number.
 #[derive(Debug, Default)]
 pub struct Trace {
     /// What the caller says.
-    said: Said,
-    /// What we say, once somebody has asked.
-    own: Cell<Option<Own>>,
+    said: Option<Box<Said>>,
+    /// What we call the request, and its trace if it begins here; nothing until somebody asks.
+    id: Cell<u128>,
 }
 
 /// What a caller says of a request.
@@ -84,15 +97,6 @@ pub struct Said {
     pub parent: Option<(HeaderValue, Parent)>,
     /// Whether it may decide what is recorded.
     pub trusted: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Own {
-    /// Of the request, and of its trace if it begins here.
-    id: u128,
-    server: u64,
-    client: u64,
-    sampled: bool,
 }
 
 impl Said {
@@ -110,66 +114,80 @@ impl Said {
 }
 
 impl Trace {
-    /// With what the caller says.
-    pub fn new(said: Said) -> Self {
-        Self { said, own: Cell::new(None) }
+    /// With what the caller says, if anything.
+    pub fn new(said: Option<Said>) -> Self {
+        Self { said: said.map(Box::new), id: Cell::new(0) }
     }
 
-    fn own(&self, telemetry: &Telemetry) -> Own {
-        if let Some(own) = self.own.get() {
-            return own;
+    fn id(&self) -> u128 {
+        if self.id.get() == 0 {
+            self.id.set(u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..) | 1));
         }
-        let sampled = match &self.said.parent {
-            Some((_, parent)) if self.said.trusted => parent.sampled,
-            _ => telemetry.sample >= 1.0 || fastrand::f64() < telemetry.sample,
-        };
-        let [id, spans] = [fastrand::u128(1..), fastrand::u128(1..)];
-        let own = Own { id, server: (spans >> 64) as u64 | 1, client: spans as u64 | 1, sampled };
-        self.own.set(Some(own));
-        own
+        self.id.get()
+    }
+
+    fn parent(&self) -> Option<&(HeaderValue, Parent)> {
+        self.said.as_ref()?.parent.as_ref()
     }
 
     /// Appends what the request is called.
-    pub fn write_request_id(&self, telemetry: &Telemetry, out: &mut Vec<u8>) {
-        match &self.said.request_id {
+    pub fn write_request_id(&self, out: &mut Vec<u8>) {
+        match self.said.as_ref().and_then(|said| said.request_id.as_ref()) {
             Some(id) => out.extend_from_slice(id.as_bytes()),
-            None => {
-                let mut id = [0; 32];
-                hex(self.own(telemetry).id, &mut id);
-                out.extend_from_slice(&id);
-            }
+            None => out.extend_from_slice(&digits(self.id())),
         }
     }
 
     /// Appends what the backend is told of the trace; nothing if none is to be begun.
     pub fn write_parent(&self, telemetry: &Telemetry, out: &mut Vec<u8>) {
-        match &self.said.parent {
+        match self.parent() {
             Some((written, _)) if telemetry.otlp.is_none() => {
                 out.extend_from_slice(written.as_bytes());
             }
             None if !telemetry.begin => {}
             _ => {
-                let Own { client: span, sampled, .. } = self.own(telemetry);
-                let parent = Parent { trace: self.trace(telemetry), span, sampled };
-                out.extend_from_slice(&parent.write());
+                let (trace, sampled) = (self.trace(), self.is_sampled(telemetry));
+                out.extend_from_slice(&Parent { trace, span: self.client(), sampled }.write());
             }
         }
     }
 
     /// Whether its spans are exported.
     pub fn is_exported(&self, telemetry: &Telemetry) -> bool {
-        telemetry.otlp.is_some() && self.own(telemetry).sampled
+        telemetry.otlp.is_some() && self.is_sampled(telemetry)
+    }
+
+    /// By the trace's id, so that whoever goes by it decides the same.
+    fn is_sampled(&self, telemetry: &Telemetry) -> bool {
+        const ALL: f64 = (1_u64 << 56) as f64;
+        match &self.said {
+            Some(said) if said.trusted && said.parent.is_some() => {
+                said.parent.as_ref().is_some_and(|(_, parent)| parent.sampled)
+            }
+            _ => {
+                telemetry.sample >= 1.0
+                    || (self.trace() as u64 >> 8) as f64 / ALL < telemetry.sample
+            }
+        }
     }
 
     /// The trace it belongs to.
-    pub fn trace(&self, telemetry: &Telemetry) -> u128 {
-        self.said.parent.as_ref().map_or_else(|| self.own(telemetry).id, |(_, p)| p.trace)
+    pub fn trace(&self) -> u128 {
+        self.parent().map_or_else(|| self.id(), |(_, parent)| parent.trace)
     }
 
     /// Who asks, if anybody has said so; the span of this request; and the one of asking a backend.
-    pub fn spans(&self, telemetry: &Telemetry) -> (Option<u64>, u64, u64) {
-        let Own { server, client, .. } = self.own(telemetry);
-        (self.said.parent.as_ref().map(|(_, parent)| parent.span), server, client)
+    pub fn spans(&self) -> (Option<u64>, u64, u64) {
+        (self.parent().map(|(_, parent)| parent.span), self.server(), self.client())
+    }
+
+    fn server(&self) -> u64 {
+        (self.id() >> 64) as u64 | 1
+    }
+
+    /// Neither half of the id: where the trace begins here, that is no secret.
+    fn client(&self) -> u64 {
+        (self.id() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
     }
 }
 
@@ -212,14 +230,14 @@ mod tests {
     fn what_is_well_formed_is_passed_on_and_the_rest_begins_here() {
         let telemetry = Telemetry::default();
         let begun = Trace::default();
-        let id = written(|out| begun.write_request_id(&telemetry, out));
+        let id = written(|out| begun.write_request_id(out));
         let parent = written(|out| begun.write_parent(&telemetry, out));
         assert_eq!(id.len(), 32);
         assert!(parent.starts_with(&format!("00-{id}-")) && parent.ends_with("-01"), "{parent}");
         let value = HeaderValue::from_bytes(GOOD).unwrap();
         let (request_id, parent) = (Some("a-1".parse().unwrap()), Said::parent(&value));
-        let said = Trace::new(Said { request_id, parent, trusted: false });
-        assert_eq!(written(|out| said.write_request_id(&telemetry, out)), "a-1");
+        let said = Trace::new(Some(Said { request_id, parent, trusted: false }));
+        assert_eq!(written(|out| said.write_request_id(out)), "a-1");
         assert_eq!(written(|out| said.write_parent(&telemetry, out)).as_bytes(), GOOD);
         let quiet = Telemetry { begin: false, ..telemetry };
         assert_eq!(written(|out| Trace::default().write_parent(&quiet, out)), "");

@@ -67,7 +67,7 @@ pub enum Silent<'l> {
 }
 
 /// Whether a limit applies; if so, what it counts by is added to the parts.
-#[inline]
+#[inline(always)]
 pub fn apply<'a, 'l>(
     limit: &'l Limit,
     known: &Known<'a>,
@@ -93,7 +93,7 @@ pub fn apply<'a, 'l>(
 }
 
 /// The limits that apply. Of a caller who was refused, only those by address alone.
-#[inline]
+#[inline(always)]
 pub fn claim<'a>(
     limits: &[Arc<Limit>],
     known: &Known<'a>,

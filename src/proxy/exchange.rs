@@ -228,19 +228,19 @@ impl Exchange {
 }
 
 /// What the caller says that the request is called; nothing that is said twice.
-fn said(present: Present, headers: &HeaderMap, peer: &Peer, snapshot: &Snapshot) -> Said {
+fn said(present: Present, headers: &HeaderMap, peer: &Peer, snapshot: &Snapshot) -> Option<Said> {
     if !present.has(Present::TRACEPARENT) && !present.has(Present::X_REQUEST_ID) {
-        return Said::default();
+        return None;
     }
     let only = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         values.next().filter(|_| values.next().is_none())
     };
-    Said {
+    Some(Said {
         request_id: only(&X_REQUEST_ID).and_then(Said::request_id),
         parent: only(&TRACEPARENT).and_then(Said::parent),
         trusted: peer.is_trusted(snapshot),
-    }
+    })
 }
 
 fn framed(present: Present, body: &impl Body) -> Framed {

@@ -333,7 +333,7 @@ fn say_what_it_is_called<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchang
     let telemetry = &exchange.snapshot().telemetry;
     let mut value = exchange.worker.scratch.borrow_mut();
     value.clear();
-    exchange.trace.write_request_id(telemetry, &mut value);
+    exchange.trace.write_request_id(&mut value);
     writer.field(&X_REQUEST_ID, &value);
     value.clear();
     exchange.trace.write_parent(telemetry, &mut value);

@@ -25,23 +25,30 @@ impl Present {
     pub(super) const X_REQUEST_ID: Self = Self(1 << 14);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let flag = |name: &str| match name {
-            "connection" => Self::CONNECTION.0,
-            "content-length" => Self::CONTENT_LENGTH.0,
-            "content-type" => Self::CONTENT_TYPE.0,
-            "cookie" => Self::COOKIE.0,
-            "expect" => Self::EXPECT.0,
-            "forwarded" => Self::FORWARDED.0,
-            "te" => Self::TE.0,
-            "traceparent" => Self::TRACEPARENT.0,
-            "transfer-encoding" => Self::TRANSFER_ENCODING.0,
-            "upgrade" => Self::UPGRADE.0,
-            "via" => Self::VIA.0,
-            "x-forwarded-for" => Self::X_FORWARDED_FOR.0,
-            "x-forwarded-host" => Self::X_FORWARDED_HOST.0,
-            "x-forwarded-proto" => Self::X_FORWARDED_PROTO.0,
-            "x-request-id" => Self::X_REQUEST_ID.0,
-            _ => 0,
+        // By length first: a name is compared with two others at most that way.
+        let flag = |name: &str| {
+            let one = |known: &str, set: Self| if name == known { set.0 } else { 0 };
+            match name.len() {
+                2 => one("te", Self::TE),
+                3 => one("via", Self::VIA),
+                6 => one("cookie", Self::COOKIE) | one("expect", Self::EXPECT),
+                7 => one("upgrade", Self::UPGRADE),
+                9 => one("forwarded", Self::FORWARDED),
+                10 => one("connection", Self::CONNECTION),
+                11 => one("traceparent", Self::TRACEPARENT),
+                12 => {
+                    one("content-type", Self::CONTENT_TYPE)
+                        | one("x-request-id", Self::X_REQUEST_ID)
+                }
+                14 => one("content-length", Self::CONTENT_LENGTH),
+                15 => one("x-forwarded-for", Self::X_FORWARDED_FOR),
+                16 => one("x-forwarded-host", Self::X_FORWARDED_HOST),
+                17 => {
+                    one("transfer-encoding", Self::TRANSFER_ENCODING)
+                        | one("x-forwarded-proto", Self::X_FORWARDED_PROTO)
+                }
+                _ => 0,
+            }
         };
         Self(headers.keys().fold(0, |set, name| set | flag(name.as_str())))
     }

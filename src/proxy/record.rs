@@ -7,8 +7,9 @@ use crate::access_log::Line;
 use crate::clock::Micros;
 use crate::store::Part;
 use crate::telemetry::{Attribute, Span};
-use crate::upstream::Upstream;
+use crate::upstream::{Endpoint, InFlight, Upstream};
 use http::StatusCode;
+use std::sync::Arc;
 
 /// What is noted so far.
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ pub(super) struct Record {
     overhead: Micros,
     status: StatusCode,
     /// Who answered, if that is to be told in a span.
-    endpoint: Option<String>,
+    endpoint: Option<Arc<Endpoint>>,
     line: Option<Line>,
     /// How long it took has been noted.
     timed: bool,
@@ -67,7 +68,7 @@ impl Exchange {
         gateway.top.count(worker, &who, refusal.is_some_and(Refusal::is_own), now);
         (self.record.overhead, self.record.status) = (overhead, status);
         if self.snapshot().telemetry.otlp.is_some() {
-            self.record.endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.name.clone());
+            self.record.endpoint = self.endpoint.as_ref().map(InFlight::endpoint);
         }
         let Some(log) = self.snapshot().access_log else { return };
         let rejected = refusal.is_some_and(Refusal::is_rejection);
@@ -121,7 +122,7 @@ impl Exchange {
         if let Some(refusal) = refusal {
             line.text("error", &refusal.to_string());
         }
-        line.id(|out| self.trace.write_request_id(&snapshot.telemetry, out));
+        line.id(|out| self.trace.write_request_id(out));
         line
     }
 
@@ -159,9 +160,7 @@ impl Exchange {
     #[cold]
     fn export(&self, now: Micros) {
         let (gateway, snapshot) = (&self.worker.gateway, self.snapshot());
-        let telemetry = &snapshot.telemetry;
-        let (trace, (parent, server, client)) =
-            (self.trace.trace(telemetry), self.trace.spans(telemetry));
+        let (trace, (parent, server, client)) = (self.trace.trace(), self.trace.spans());
         let wall = |moment| gateway.clock.wall(moment);
         let (route, record) = (self.route(), &self.record);
         let failed = record.status.is_server_error();
@@ -185,7 +184,7 @@ impl Exchange {
             let upstream = &snapshot.upstreams[route.upstream];
             let mut attributes = vec![("sluice.upstream", upstream.name().into())];
             if let Some(endpoint) = &record.endpoint {
-                attributes.push(("server.address", endpoint.as_str().into()));
+                attributes.push(("server.address", endpoint.name.as_str().into()));
             }
             Span {
                 trace,
@@ -204,9 +203,9 @@ impl Exchange {
     }
 
     fn attributes(&self) -> Vec<(&'static str, Attribute)> {
-        let (caller, telemetry) = (self.caller.as_ref(), &self.snapshot().telemetry);
+        let caller = self.caller.as_ref();
         let mut id = Vec::new();
-        self.trace.write_request_id(telemetry, &mut id);
+        self.trace.write_request_id(&mut id);
         let rejected = self.judgement.rejected_by.map(|index| self.judgement.said[index].limit);
         let (ip, limits) = (self.origin.ip.to_string(), self.limits());
         let id = String::from_utf8_lossy(&id);

@@ -183,53 +183,53 @@ fn tell(headers: &mut HeaderMap, exchange: &Exchange, retry_after: Option<Micros
     if let Some(retry_after) = retry_after {
         lines.retry_after(retry_after_seconds(retry_after, retry_jitter));
     }
-    if judgement.has_grants() {
-        return tell_of_grants(&mut lines, exchange);
-    }
-    if x_ratelimit && let Some(said) = judgement.speaker(limits) {
-        let (limit, clock) = (&limits[said.limit], &exchange.worker.gateway.clock);
-        let count = limit.count(said.quota).clone();
-        lines.x_ratelimit(count, limit.quota(said.quota), &said.verdict, clock);
+    // What was granted to the caller counts in the place of what the limit says.
+    let quota = |index: usize, said: &Said| match judgement.granted(index) {
+        Some(granted) => granted,
+        None => limits[said.limit].quota(said.quota),
+    };
+    if x_ratelimit && let Some((index, said)) = judgement.speaks(limits) {
+        let count = match judgement.granted(index) {
+            Some(granted) => granted.rate().count.into(),
+            None => limits[said.limit].count(said.quota).clone(),
+        };
+        let clock = &exchange.worker.gateway.clock;
+        lines.x_ratelimit(count, quota(index, said), &said.verdict, clock);
     }
     if ietf {
-        let told = judgement.said.iter().filter(|said| !said.verdict.is_silent());
-        let policy = limits.policy(told.clone().map(|said| (said.limit, said.quota)));
-        let speaking = told.filter(|said| limits[said.limit].speaks());
+        let told = judgement.said.iter().enumerate();
+        let told = told.filter(|(_, said)| !said.verdict.is_silent());
+        let policy = if judgement.has_grants() {
+            granted_policy(exchange)
+        } else {
+            limits.policy(told.clone().map(|(_, said)| (said.limit, said.quota)))
+        };
+        let speaking = told.filter(|(_, said)| limits[said.limit].speaks());
         lines.ietf(
             policy,
-            speaking.map(|said| {
-                let limit = &limits[said.limit];
-                (limit.name.as_str(), limit.quota(said.quota), &said.verdict)
+            speaking.map(|(index, said)| {
+                (limits[said.limit].name.as_str(), quota(index, said), &said.verdict)
             }),
         );
     }
 }
 
-/// The same for a caller to whom other rates apply for a while: nothing of it is known beforehand.
+/// `RateLimit-Policy` of a caller to whom other rates apply: nothing of it is known beforehand.
 #[cold]
-fn tell_of_grants(lines: &mut Told<'_>, exchange: &Exchange) {
-    let Headers { x_ratelimit, ietf, .. } = exchange.snapshot().headers;
+fn granted_policy(exchange: &Exchange) -> Option<HeaderValue> {
     let (judgement, limits) = (&exchange.judgement, exchange.limits());
-    let quota = |index: usize| {
-        let said = &judgement.said[index];
-        judgement.granted(index).unwrap_or_else(|| limits[said.limit].quota(said.quota))
+    let speaking = judgement
+        .said
+        .iter()
+        .enumerate()
+        .filter(|(_, said)| !said.verdict.is_silent() && limits[said.limit].speaks());
+    let item = |(index, said): (usize, &Said)| {
+        let limit = &limits[said.limit];
+        let quota = judgement.granted(index).unwrap_or_else(|| limit.quota(said.quota));
+        told::policy(&limit.name, quota)
     };
-    if x_ratelimit && let Some((index, said)) = judgement.speaks(limits) {
-        let (quota, clock) = (quota(index), &exchange.worker.gateway.clock);
-        lines.x_ratelimit(quota.rate().count.into(), quota, &said.verdict, clock);
-    }
-    if ietf {
-        let told = judgement.said.iter().enumerate();
-        let told = told.filter(|(_, said)| !said.verdict.is_silent());
-        let speaking = told.filter(|(_, said)| limits[said.limit].speaks());
-        let name = |said: &Said| limits[said.limit].name.as_str();
-        let items: Vec<String> =
-            speaking.clone().map(|(index, said)| told::policy(name(said), quota(index))).collect();
-        lines.ietf(
-            told::policies(items.iter().map(String::as_str)),
-            speaking.map(|(index, said)| (name(said), quota(index), &said.verdict)),
-        );
-    }
+    let items: Vec<String> = speaking.map(item).collect();
+    told::policies(items.iter().map(String::as_str))
 }
 
 /// How the caller could identify themselves.

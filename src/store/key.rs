@@ -31,10 +31,10 @@ impl Subject<'_> {
 
 /// A secret of the store, so that nobody can choose names whose hashes collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seed(pub(super) u64, pub(super) u64);
+pub(super) struct Seed(pub(super) u64, pub(super) u64);
 
 impl Seed {
-    pub(crate) fn random() -> Self {
+    pub(super) fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
         // std draws its hash keys from the operating system's random numbers.
         Self(RandomState::new().hash_one(0_u8), RandomState::new().hash_one(1_u8))
@@ -44,7 +44,7 @@ impl Seed {
     /// would share a counter, which is strict, not lax; a newcomer among a million has a chance of
     /// one in 10^13 to meet one.
     #[inline(always)]
-    pub(crate) fn key(self, limit: u32, subject: &Subject<'_>) -> u64 {
+    pub(super) fn key(self, limit: u32, subject: &Subject<'_>) -> u64 {
         let limit = u64::from(limit);
         let hash = match subject.0 {
             // An IPv4 address fits beside the limit: the commonest subject is one word.

@@ -238,6 +238,11 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// Where it is under way.
+    pub fn endpoint(&self) -> Arc<Endpoint> {
+        Arc::clone(&self.endpoint)
+    }
+
     /// The answer is not as it should be, whatever becomes of its body.
     pub fn went_wrong(&self) {
         self.wrong.set(true);
