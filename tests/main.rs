@@ -26,6 +26,7 @@ mod guards;
 mod http2;
 mod limits;
 mod listeners;
+mod operations;
 mod overload;
 mod reload;
 mod restart;
