@@ -480,13 +480,16 @@ impl Metrics {
 
     /// Nothing counted yet.
     pub fn new(workers: usize) -> Self {
+        let operator = Arc::new(LimitMetrics::new(workers));
+        // A limit that the file calls so has the same counters: no name is told twice.
+        let name = (Self::OPERATOR.to_owned(), String::new());
         Self {
             routes: Mutex::default(),
-            limits: Mutex::default(),
+            limits: Mutex::new([(name, Arc::clone(&operator))].into()),
             upstreams: Mutex::default(),
             workers: (0..workers).map(|_| WorkerMetrics::default()).collect(),
             unrouted: Arc::new(RouteMetrics(ByWorker::new(workers))),
-            operator: Arc::new(LimitMetrics::new(workers)),
+            operator,
             refused: Default::default(),
             shed: Default::default(),
             reloads_ok: Counter::default(),
@@ -533,9 +536,11 @@ impl Metrics {
     /// All limits by name and plan; bans by the operator are counted as one of them.
     pub fn limits(&self) -> Vec<((String, String), Arc<LimitMetrics>)> {
         let mut all = in_use(&self.limits);
-        if self.operator.verdicts().iter().any(|count| *count > 0) {
-            all.push(((Self::OPERATOR.to_owned(), String::new()), Arc::clone(&self.operator)));
-        }
+        // The map's, the operator's own and the one in the list; the file's limits have one more.
+        let is_used = |limit: &Arc<LimitMetrics>| {
+            Arc::strong_count(limit) > 3 || limit.verdicts().iter().any(|count| *count > 0)
+        };
+        all.retain(|(_, limit)| !Arc::ptr_eq(limit, &self.operator) || is_used(limit));
         all
     }
 

@@ -19,7 +19,7 @@ use crate::told;
 use crate::upstream::Upstream;
 use crate::upstream::names::Names;
 use http::{HeaderName, HeaderValue};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -411,17 +411,19 @@ impl Snapshot {
     }
 }
 
+/// Where which certificates are shown, and until when they are valid. Of several for one name (with keys
+/// of different kinds), the first to expire is told.
 fn certificates(listeners: &[model::Listener]) -> Box<[(String, String, i64)]> {
-    let of = |listener: &model::Listener| {
-        let address = listener.address.to_string();
-        let all = listener.tls.iter().flat_map(|tls| tls.certificates.clone());
-        let told = all.map(move |certificate| {
+    let mut first: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for listener in listeners {
+        for certificate in listener.tls.iter().flat_map(|tls| &tls.certificates) {
             let name = certificate.names.first().cloned().unwrap_or_default();
-            (address.clone(), name, certificate.until)
-        });
-        told.collect::<Vec<_>>()
-    };
-    listeners.iter().flat_map(of).collect()
+            let until = first.entry((listener.address.to_string(), name));
+            let until = until.or_insert(certificate.until);
+            *until = certificate.until.min(*until);
+        }
+    }
+    first.into_iter().map(|((listener, name), until)| (listener, name, until)).collect()
 }
 
 /// Those that were there before go on.

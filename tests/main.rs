@@ -27,6 +27,7 @@ mod guards;
 mod http2;
 mod limits;
 mod listeners;
+mod operations;
 mod operator;
 mod overload;
 mod overrides;

@@ -373,6 +373,22 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_called_operator_is_told_once() {
+        let metrics = Metrics::new(1);
+        let told = || {
+            let page = metrics.render(Format::Classic, &Readings::default());
+            page.lines().filter(|line| line.contains("verdict=\"banned\"")).count()
+        };
+        assert_eq!(told(), 0, "nobody was banned, nor is there such a limit");
+        let limit = metrics.limit(Metrics::OPERATOR, "");
+        assert_eq!(told(), 1);
+        metrics.operator.of(0).banned.bump();
+        assert_eq!((told(), limit.total("banned")), (1, 1));
+        drop(limit);
+        assert_eq!(told(), 1);
+    }
+
+    #[test]
     fn names_that_nobody_uses_any_more_are_forgotten() {
         let metrics = Metrics::new(1);
         let stays = metrics.route("stays");

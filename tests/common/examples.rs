@@ -61,6 +61,7 @@ fn documented() -> Vec<Example> {
     let pages = [
         "docs/configuration.md",
         "docs/algorithms.md",
+        "docs/operations.md",
         "docs/protocols.md",
         "docs/upstreams.md",
         "README.md",
