@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build release test clients torture soak restarts slow shuttle load overload bench bench-peers guard micro demo pictures
+.PHONY: help build release test clients browser torture soak restarts slow shuttle load overload bench bench-peers guard micro demo pictures
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ test: ## Formatting, lints, documentation and all tests
 clients: ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl.sh see it; ARGS=grpc for a part
 	cargo build
 	scripts/clients/run.sh target/debug/sluice $(ARGS)
+
+browser: ## The dashboard in headless Chromium, in front of a real gateway; ARGS=ban for a part
+	cargo build
+	scripts/browser/run.sh target/debug/sluice $(ARGS)
 
 torture: ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
 	cargo build
@@ -61,5 +65,6 @@ micro: ## Micro-benchmarks, beside governor where there is something to compare
 demo: ## Run a gateway in front of a built-in backend, with lines to try
 	cargo run -- demo
 
-pictures: ## Draw the pictures of docs/algorithms.md anew
+pictures: build ## Draw the pictures of docs/algorithms.md anew, and take that of the dashboard: three minutes
 	cargo run --release --example algorithm_pictures
+	scripts/browser/picture.sh target/release/sluice docs/operations/dashboard.png

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Makes sure that what the tests need beside Rust is there: redis-server. As root it is installed
-# where apt-get can do so; otherwise the message says what is missing.
+# Makes sure that what the tests need beside Rust is there: redis-server, and promtool (which checks the
+# metrics and the alerts; without it, but for continuous integration, the tests that need it are
+# skipped). As root they are installed where apt-get can do so; otherwise the message says what is
+# missing.
 set -euo pipefail
 
-if command -v redis-server >/dev/null; then
-    exit 0
-fi
+missing=()
+command -v redis-server >/dev/null || missing+=(redis-server)
+command -v promtool >/dev/null || missing+=(prometheus)
+[ ${#missing[@]} -gt 0 ] || exit 0
 
-if [ "$(id -u)" -ne 0 ]; then
-    echo "the tests need redis-server; install it, for example: sudo apt-get install redis-server" >&2
-    exit 1
-fi
-if ! command -v apt-get >/dev/null; then
-    echo "the tests need redis-server, and there is no apt-get here to install it with" >&2
-    exit 1
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "the tests need ${missing[*]}; for example: sudo apt-get install ${missing[*]}" >&2
+    command -v redis-server >/dev/null || exit 1
+    exit 0
 fi
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
-apt-get install -y redis-server
+apt-get install -y --no-install-recommends "${missing[@]}"

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -430,8 +430,11 @@ fn keep(overrides: &Overrides, config: &Config) {
     let keeper = match (&config.shared, &config.admin) {
         (Some(_), _) => Keeper::Store,
         (None, Some(admin)) => {
+            // A service has a folder for such things; otherwise it lies beside the configuration.
+            let state = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+            let state = state.map(|folder| folder.join("overrides.json"));
             let main = config.files.first().map(|file| file.with_extension("overrides.json"));
-            admin.overrides.clone().or(main).map_or(Keeper::Nobody, Keeper::File)
+            admin.overrides.clone().or(state).or(main).map_or(Keeper::Nobody, Keeper::File)
         }
         (None, None) => Keeper::Nobody,
     };

@@ -40,6 +40,8 @@ pub fn may_be_named(name: &HeaderName) -> bool {
             | "x-forwarded-host"
             | "forwarded"
             | "via"
+            | "traceparent"
+            | "x-request-id"
     )
 }
 

@@ -102,12 +102,13 @@ impl Overrides {
         self.tell(&mut book, name, Some(act))
     }
 
-    /// Takes something back that was said; says whether it had been.
-    pub fn withdraw(&self, name: &str) -> io::Result<bool> {
+    /// Takes something back that was said; says whether it had been, and whether that could be written
+    /// down.
+    pub fn withdraw(&self, name: &str) -> (bool, io::Result<()>) {
         let mut book = self.book.lock();
-        let Some(act) = book.acts.remove(name) else { return Ok(false) };
+        let Some(act) = book.acts.remove(name) else { return (false, Ok(())) };
         self.undo(&act);
-        self.tell(&mut book, name.to_owned(), None).map(|()| true)
+        (true, self.tell(&mut book, name.to_owned(), None))
     }
 
     fn tell(&self, book: &mut Book, name: String, act: Option<Act>) -> io::Result<()> {
@@ -261,8 +262,8 @@ mod tests {
         clock.advance(Duration::from_micros(2000));
         second.sweep();
         assert_eq!(second.grants.factor(&[IP], "x", 3000), None);
-        assert!(second.withdraw("ban ip:192.0.2.1").unwrap());
-        assert!(!second.withdraw("ban ip:192.0.2.1").unwrap());
+        assert!(second.withdraw("ban ip:192.0.2.1").0);
+        assert!(!second.withdraw("ban ip:192.0.2.1").0);
         assert!(second.bans.is_empty());
         assert!(!path.exists(), "nothing is left to say");
     }
@@ -294,7 +295,7 @@ mod tests {
         assert!(there.grants.factor(&[IP], "x", 1000).is_some());
         here.adopt(&hear(&there));
         assert!(here.grants.factor(&[IP], "x", 1000).is_some());
-        here.withdraw("ban ip:192.0.2.1").unwrap();
+        assert!(here.withdraw("ban ip:192.0.2.1").0);
         there.adopt(&hear(&here));
         assert!(there.bans.is_empty());
         here.act(act(What::Reset, 1000, 5000)).unwrap();

@@ -161,6 +161,7 @@ class Backend(http.server.BaseHTTPRequestHandler):
     """Says 200 to everything."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         self.send_response(200)

@@ -1,5 +1,7 @@
 """Sends the request cases, and looks at what the caller gets and at every byte that the upstream gets."""
 
+import re
+
 from caller import ENDED, RESET, Caller
 from kit import Ambiguous, Failed, equal, expect
 from readers import Garbled, Partial, disagreement, short, strict_request
@@ -7,7 +9,10 @@ from recorder import Recorder
 from request_cases import CASES, Broken, Either, Passed, Refused
 
 AFTER = b"GET /after HTTP/1.1\r\nHost: after.test\r\n\r\n"
-OURS = {b"via", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"connection", b"te"}
+# What a request is called if its caller does not say.
+CALLED = [re.compile(rb"traceparent: 00-[0-9a-f]{32}-[0-9a-f]{16}-01"), re.compile(rb"x-request-id: [0-9a-f]{32}")]
+
+OURS = {b"via", b"traceparent", b"x-request-id", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"connection", b"te"}
 
 
 class Requests:
@@ -141,6 +146,12 @@ class Requests:
         elif wanted.length is not None:
             fields.append(b"content-length: %d" % wanted.length)
         lines = sorted(name + b": " + value for name, value in request.fields)
+        for own in CALLED:
+            # What a request is called begins here, once, unless the case says it.
+            if not any(field.startswith(own.pattern.split(b" ")[0]) for field in fields):
+                begun = [line for line in lines if own.fullmatch(line)]
+                equal(f"fields like {own.pattern}", len(begun), 1)
+                lines.remove(begun[0])
         fields.sort()
         if lines != fields:
             more, less = [line for line in lines if line not in fields], [line for line in fields if line not in lines]

@@ -185,6 +185,13 @@ case("name: an underscore", get(b"X_A: b"), passed(b"GET /a", b"x_a: b"))
 case("name: Content_Length is no length", post(b"Content_Length: 3"), passed(b"POST /a"))
 case("name: Transfer_Encoding is no coding", post(b"Transfer_Encoding: chunked"), passed(b"POST /a"))
 case("name: X_Forwarded_For does not pass for X-Forwarded-For", get(b"X_Forwarded_For: 9.9.9.9"), PLAIN)
+case("name: X_Request_Id does not pass for X-Request-Id", get(b"X_Request_Id: forged"), PLAIN)
+case("name: X-Request-Id passes", get(b"X-Request-Id: a-1"), passed(b"GET /a", b"x-request-id: a-1"))
+case("name: X-Request-Id twice is none", get(b"X-Request-Id: a-1\r\nX-Request-Id: a-2"), PLAIN)
+case("name: X-Request-Id that is no name", get(b"X-Request-Id: a\tb"), PLAIN)
+case("name: traceparent that is none", get(b"traceparent: 00-1-2-3"), PLAIN)
+case("name: traceparent passes", get(b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"),
+     passed(b"GET /a", b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"))
 case("name: a dot for a dash", get(b"X.Forwarded.For: 9.9.9.9"), either(passed(b"GET /a", b"x.forwarded.for: 9.9.9.9")))
 
 # --- chunks ----------------------------------------------------------------------------------------
@@ -470,6 +477,7 @@ case("connection: two fields name some", get(b"Connection: x-hop", b"Connection:
 case("connection: cannot take off Authorization", get(b"Connection: Authorization", b"Authorization: Basic eA=="),
      passed(b"GET /a", b"authorization: Basic eA=="))
 case("connection: cannot take off X-Forwarded-For", get(b"Connection: X-Forwarded-For"), PLAIN)
+case("connection: cannot take off X-Request-Id", get(b"Connection: X-Request-Id\r\nX-Request-Id: a-1"), passed(b"GET /a", b"x-request-id: a-1"))
 case("connection: cannot take off Via", get(b"Connection: Via, X-Forwarded-Proto, X-Forwarded-Host"), PLAIN)
 case("connection: cannot take off Cookie", get(b"Connection: Cookie", b"Cookie: a=b"), passed(b"GET /a", b"cookie: a=b"))
 case("connection: cannot take off Content-Type", post(b"Connection: Content-Type", b"Content-Type: text/plain"),

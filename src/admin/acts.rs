@@ -66,17 +66,15 @@ pub(super) async fn ban(gateway: &Gateway, body: &Value) -> Result<Value, ApiErr
     let who = act.caller.clone();
     let until = gateway.wall_text(act.until);
     tracing::info!("the operator bans {} until {until}", who.quoted());
-    let kept = perform(gateway, act).await?;
+    let kept = perform(gateway, act).await;
     let ban = gateway.overrides.bans.find(who.part(), gateway.clock.now());
-    let mut told = ban.map_or(Value::Null, |ban| told_ban(gateway, &ban));
-    told["kept"] = kept;
-    Ok(told)
+    Ok(kept.with(ban.map_or(Value::Null, |ban| told_ban(gateway, &ban))))
 }
 
 /// `DELETE /api/v1/bans?caller=ip:203.0.113.7`.
 pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiError> {
     let who = caller(gateway, query.get("caller"))?;
-    let operators = gateway.overrides.withdraw(&format!("ban {who}")).map_err(unkept)?;
+    let (operators, kept) = gateway.overrides.withdraw(&format!("ban {who}"));
     let lifted = gateway.overrides.bans.lift(&who) || operators;
     gateway.store.local().forgive(who.part());
     let everywhere = gateway.store.is_shared();
@@ -95,8 +93,9 @@ pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiE
         until: now + PARDON,
     };
     // Others may have banned them for themselves.
-    let kept = if everywhere { perform(gateway, pardon).await? } else { "file".into() };
-    Ok(json!({ "caller": who, "lifted": lifted, "kept": kept }))
+    let kept =
+        if everywhere { perform(gateway, pardon).await } else { Kept::of(gateway, kept).await };
+    Ok(kept.with(json!({ "caller": who, "lifted": lifted })))
 }
 
 /// `{ "caller": "api_key:acme", "rate": "x2", "for": "1h", "limit": "search-rate" }`.
@@ -130,12 +129,10 @@ pub(super) async fn grant(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         limit.as_deref().unwrap_or("all its limits"),
         gateway.wall_text(act.until)
     );
-    let kept = perform(gateway, act).await?;
+    let kept = perform(gateway, act).await;
     let all = gateway.overrides.grants.list(gateway.clock.now());
     let grant = all.iter().find(|grant| grant.who == who && grant.limit == limit);
-    let mut told = grant.map_or(Value::Null, |grant| told_grant(gateway, grant));
-    told["kept"] = kept;
-    Ok(told)
+    Ok(kept.with(grant.map_or(Value::Null, |grant| told_grant(gateway, grant))))
 }
 
 /// `DELETE /api/v1/grants?caller=api_key:acme[&limit=search-rate]`.
@@ -143,20 +140,22 @@ pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, 
     let who = caller(gateway, query.get("caller"))?;
     let limit = query.get("limit");
     let all = gateway.overrides.grants.list(gateway.clock.now());
-    let mut withdrawn = 0;
+    let (mut withdrawn, mut kept) = (0, Ok(()));
     for grant in all.iter().filter(|grant| grant.who == who) {
         if limit.is_none() || limit == grant.limit.as_deref() {
             let of = grant.limit.as_ref().map(|limit| format!(" {limit}")).unwrap_or_default();
             let name = format!("grant {who}{of}");
-            withdrawn += u64::from(gateway.overrides.withdraw(&name).map_err(unkept)?);
+            let (was_there, outcome) = gateway.overrides.withdraw(&name);
+            withdrawn += u64::from(was_there);
+            kept = kept.and(outcome);
         }
     }
     if withdrawn == 0 {
         return Err(ApiError::not_found(format!("nothing is granted to {who}")));
     }
     tracing::info!("the operator takes back what was granted to {}", who.quoted());
-    let kept = reach(gateway).await;
-    Ok(json!({ "caller": who, "withdrawn": withdrawn, "kept": kept }))
+    let kept = Kept::of(gateway, kept).await;
+    Ok(kept.with(json!({ "caller": who, "withdrawn": withdrawn })))
 }
 
 pub(super) async fn reload(operator: &Operator) -> Result<Value, ApiError> {
@@ -192,24 +191,43 @@ fn new_act(gateway: &Gateway, body: &Value, act: What) -> Result<Act, ApiError> 
 }
 
 /// Does it, and says who remembers it.
-pub(super) async fn perform(gateway: &Gateway, act: Act) -> Result<Value, ApiError> {
-    gateway.overrides.act(act).map_err(unkept)?;
-    Ok(reach(gateway).await)
+pub(super) async fn perform(gateway: &Gateway, act: Act) -> Kept {
+    Kept::of(gateway, gateway.overrides.act(act)).await
 }
 
-/// `file`, or `store`, or `here` as long as the store is away.
-async fn reach(gateway: &Gateway) -> Value {
-    if !gateway.store.is_shared() {
-        return "file".into();
+/// Who remembers an act over a restart. It holds in any case.
+pub(super) struct Kept {
+    by: &'static str,
+    warning: Option<String>,
+}
+
+impl Kept {
+    async fn of(gateway: &Gateway, written: std::io::Result<()>) -> Self {
+        if let Err(error) = written {
+            tracing::error!("bans and grants cannot be written down: {error}");
+            let warning = format!("it holds, but will not survive a restart: {error}");
+            return Self { by: "here", warning: Some(warning) };
+        }
+        if !gateway.store.is_shared() {
+            return Self { by: "file", warning: None };
+        }
+        match tokio::time::timeout(PATIENCE, gateway.overrides.told()).await {
+            Ok(()) => Self { by: "store", warning: None },
+            Err(_) => {
+                let warning = "other gateways hear of it when the shared store is back";
+                Self { by: "here", warning: Some(warning.to_owned()) }
+            }
+        }
     }
-    let told = tokio::time::timeout(PATIENCE, gateway.overrides.told()).await;
-    if told.is_ok() { "store" } else { "here" }.into()
-}
 
-#[expect(clippy::needless_pass_by_value, reason = "it is for map_err")]
-fn unkept(error: std::io::Error) -> ApiError {
-    let message = format!("it holds, but will not survive a restart: {error}");
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    /// Says so beside what was done.
+    fn with(self, mut told: Value) -> Value {
+        told["kept"] = self.by.into();
+        if let Some(warning) = self.warning {
+            told["warning"] = warning.into();
+        }
+        told
+    }
 }
 
 /// A caller as limits count them.

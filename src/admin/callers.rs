@@ -133,7 +133,7 @@ pub(super) async fn reset(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         let (act, limit) = (What::Reset, wanted.map(Into::into));
         let (factor, reason, until) = (None, None, at + TOLD);
         let act = Act { caller: who, act, limit, factor, reason, at, until };
-        acts::perform(gateway, act).await?;
+        acts::perform(gateway, act).await;
     }
     Ok(json!({ "reset": done }))
 }

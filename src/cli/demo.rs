@@ -48,7 +48,7 @@ fn introduction(
     admin: Option<SocketAddr>,
     path: &Path,
 ) -> String {
-    let admin = admin.map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
+    let admin = admin.map(|admin| format!("http://{admin}/")).unwrap_or_default();
     format!(
         "
 Sluice stands on http://{gateway} in front of a sample backend on http://{backend}.
@@ -70,7 +70,7 @@ Callers: /api needs a key, and the key's plan decides (free: 10 a minute, pro: 1
 Change a rate and save; it holds from the next request on
   {}
 
-What it counts
+Watch it: the dashboard, in a browser
   {admin}
 
 Ctrl-C ends it. The access log follows.
