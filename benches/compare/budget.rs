@@ -42,6 +42,11 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     };
     most("forwarded, CPU × nginx", to_nginx("forwarded", cpu), 1.0);
     most("rejected, CPU × nginx", to_nginx("rejected", cpu), 0.75);
+    let watched = |scenario| report.ratio(report.row(scenario, "sluice-watched")?, "sluice", cpu);
+    most("forwarded, dashboard and scrapes, CPU × without", watched("forwarded"), 1.03);
+    most("rejected, dashboard and scrapes, CPU × without", watched("rejected"), 1.03);
+    let logged = || report.ratio(report.row("logged", "sluice-watched")?, "nginx", cpu);
+    most("log, dashboard and scrapes, CPU × nginx's log", logged(), 1.0);
     let guarded = |scenario| report.ratio(report.row(scenario, "sluice-overload")?, "sluice", cpu);
     most("forwarded, overload protection, CPU × without", guarded("forwarded"), 1.1);
     most("rejected, overload protection, CPU × without", guarded("rejected"), 1.1);

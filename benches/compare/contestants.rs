@@ -21,6 +21,8 @@ pub(crate) enum Contestant {
     SluiceLeased,
     /// Ours with everything against overload: places in the process and at the upstream, found out.
     SluiceOverload,
+    /// With the dashboard open, and scraped every second.
+    SluiceWatched,
     Haproxy,
     Envoy,
     Caddy,
@@ -40,6 +42,7 @@ impl Contestant {
             Self::SluiceRedis => "sluice-redis",
             Self::SluiceLeased => "sluice-leased",
             Self::SluiceOverload => "sluice-overload",
+            Self::SluiceWatched => "sluice-watched",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::Caddy => "caddy",
@@ -68,7 +71,14 @@ impl Contestant {
     }
 
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Sluice | Self::SluiceRedis | Self::SluiceLeased | Self::SluiceOverload)
+        matches!(
+            self,
+            Self::Sluice
+                | Self::SluiceRedis
+                | Self::SluiceLeased
+                | Self::SluiceOverload
+                | Self::SluiceWatched
+        )
     }
 
     fn needs_redis(self) -> bool {
@@ -273,7 +283,8 @@ impl Stage {
             Contestant::Sluice
             | Contestant::SluiceRedis
             | Contestant::SluiceLeased
-            | Contestant::SluiceOverload => {
+            | Contestant::SluiceOverload
+            | Contestant::SluiceWatched => {
                 let text = self.sluice(setup, port, contestant)?;
                 let file = self.write("gateway.yaml", &text)?;
                 let workers = setup.workers.to_string();

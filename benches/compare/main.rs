@@ -23,6 +23,7 @@ mod machine;
 mod options;
 mod report;
 mod scenarios;
+mod watcher;
 
 use contestants::{Contestant, Stage};
 use machine::Failure;

@@ -5,9 +5,10 @@ use crate::load::{Load, Sample, Seen, Tool, measure};
 use crate::machine::Failure;
 use crate::options::Options;
 use crate::report::Report;
+use crate::watcher::Watcher;
 use Contestant::{
     Caddy, Envoy, Haproxy, Nginx, NginxErrorLog, NginxRedis, NginxUnbuffered, Sluice, SluiceLeased,
-    SluiceOverload, SluiceRedis,
+    SluiceOverload, SluiceRedis, SluiceWatched,
 };
 
 /// One thing to measure.
@@ -21,8 +22,10 @@ pub(crate) struct Scenario {
 
 /// Limits are no part of Caddy as it is shipped.
 const WITH_LIMITS: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy];
-const FORWARDING: &[Contestant] = &[Nginx, Sluice, SluiceOverload, Haproxy, Envoy];
-const REJECTING: &[Contestant] = &[Nginx, NginxErrorLog, Sluice, SluiceOverload, Haproxy, Envoy];
+const FORWARDING: &[Contestant] = &[Nginx, Sluice, SluiceWatched, SluiceOverload, Haproxy, Envoy];
+const REJECTING: &[Contestant] =
+    &[Nginx, NginxErrorLog, Sluice, SluiceWatched, SluiceOverload, Haproxy, Envoy];
+const LOGGING: &[Contestant] = &[Nginx, Sluice, SluiceWatched, Haproxy, Envoy];
 const WITHOUT: &[Contestant] = &[Nginx, Sluice, Haproxy, Envoy, Caddy];
 const BODIES: &[Contestant] = &[Nginx, NginxUnbuffered, Sluice, Haproxy, Envoy, Caddy];
 
@@ -83,7 +86,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             title: "forwarded with limits, every request in an access log, to a file",
             setup: Setup { log: true, ..admit() },
             load: Load::small(),
-            contestants: WITH_LIMITS,
+            contestants: LOGGING,
         },
         Scenario {
             key: "tls",
@@ -164,6 +167,7 @@ impl Scenario {
         seconds: u64,
     ) -> Result<Sample, Failure> {
         let running = stage.start(contestant, &self.setup)?;
+        let _watcher = (contestant == SluiceWatched).then(|| Watcher::start(stage)).transpose()?;
         let (sample, seen) = measure(stage, &running, &self.load, seconds)?;
         self.check(contestant, seen)?;
         Ok(sample)
