@@ -43,6 +43,9 @@ type Answer = Response<Full<Bytes>>;
 /// What an operator sends is a few lines.
 const LONGEST: usize = 64 << 10;
 
+/// Operators are few.
+const MOST_CONNECTIONS: usize = 256;
+
 /// How long the head of a request may take, and its body.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -71,6 +74,9 @@ pub async fn serve(listener: TcpListener, operator: Operator) {
             continue;
         };
         while connections.try_join_next().is_some() {}
+        if connections.len() >= MOST_CONNECTIONS {
+            continue; // it is closed; callers' own need the room
+        }
         let (shared, peer) = (Rc::clone(&shared), peer.ip().to_canonical());
         connections.spawn_local(async move {
             let service = service_fn(|request| {

@@ -41,6 +41,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
 
+/// What is wrong with a file, without the secrets of the lines that it shows.
+pub fn without_secrets(text: &str) -> String {
+    shown::without_secrets(text)
+}
+
 /// Reads a length of time as the file writes it: `250ms`, `30s`, `5m`, `2h`, `7d`.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     grammar::duration(text)

@@ -129,7 +129,7 @@ impl Gateway {
         let metrics = Metrics::new(workers);
         let overrides = Arc::new(Overrides::new(clock.clone()));
         let store = match config.shared.clone() {
-            None => Store::Memory(remembered(&config, clock.now(), &overrides)),
+            None => Store::Memory(remembered(&config, clock.now(), &overrides, &metrics)),
             Some(shared) => {
                 let new = || Arc::new(StoreMetrics::new(workers));
                 let counters = Arc::clone(metrics.store.get_or_init(new));
@@ -138,11 +138,11 @@ impl Gateway {
                 Store::Redis(Redis::new(shared, workers, clock.clone(), counters, overrides))
             }
         };
-        keep(&overrides, &config);
+        keep(&overrides, &config, store.is_shared());
         let shared = config.shared.clone();
         let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
-        store.adopt(snapshot.registry());
+        store.adopt(snapshot.registry(&overrides.grants.stricter()));
         let access_log = Lines::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
         let generation = AtomicU64::new(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
@@ -202,7 +202,7 @@ impl Gateway {
             tracing::warn!("'store' has changed: that takes effect when the gateway is restarted");
         }
         self.store.set_max_keys(config.max_keys);
-        keep(&self.overrides, &config);
+        keep(&self.overrides, &config, self.store.is_shared());
         self.names.learn(&config.upstreams);
         let previous = self.snapshot.load();
         let lasting = Lasting {
@@ -218,13 +218,21 @@ impl Gateway {
                  tokens, and other shards are other counters)"
             );
         }
-        self.store.adopt(next.registry());
+        self.store.adopt(next.registry(&self.overrides.grants.stricter()));
         let generation = next.generation;
         self.snapshot.store(Arc::new(next));
         self.generation.store(generation, Ordering::Release);
         // Names may have been looked up meanwhile.
         self.move_endpoints();
         self.changed.notify_one();
+    }
+
+    /// Grants have changed: whoever has less than the limits say must not be forgotten too soon. (A
+    /// shared store goes by what each caller is allowed.)
+    pub fn heed_grants(&self) {
+        if !self.store.is_shared() {
+            self.store.adopt(self.snapshot.load().registry(&self.overrides.grants.stricter()));
+        }
     }
 
     /// Has upstreams go by what names stand for now.
@@ -401,14 +409,15 @@ impl Gateway {
 
 /// What was used and who was banned before a restart, as far as it was saved. A file that cannot be
 /// read is said and not used: a gateway that does not start would be worse.
-fn remembered(config: &Config, now: Micros, overrides: &Overrides) -> Memory {
+fn remembered(config: &Config, now: Micros, overrides: &Overrides, metrics: &Metrics) -> Memory {
     let path = config.saved.as_ref().map(|saved| saved.path.as_path());
     match path.map(|path| saved::read(path, config.max_keys, now)) {
         None | Some(Ok(None)) => (),
         Some(Ok(Some((memory, bans)))) => {
             tracing::info!("{} counters go on from before the restart", memory.keys());
             for ban in bans.list(now) {
-                overrides.bans.add(Ban::clone(&ban), now);
+                let metrics = Some(metrics.limit(ban.why.limit(), ""));
+                overrides.bans.add(Ban { metrics, ..Ban::clone(&ban) }, now);
             }
             return memory;
         }
@@ -425,18 +434,19 @@ fn remembered(config: &Config, now: Micros, overrides: &Overrides) -> Memory {
     Memory::new(config.max_keys)
 }
 
-/// Has bans and grants survive a restart. What cannot be read is said, and nothing is lost by it.
-fn keep(overrides: &Overrides, config: &Config) {
-    let keeper = match (&config.shared, &config.admin) {
-        (Some(_), _) => Keeper::Store,
-        (None, Some(admin)) => {
+/// Has bans and grants survive a restart, in the store that is in use or in a file. What cannot be read
+/// is said, and nothing is lost by it.
+fn keep(overrides: &Overrides, config: &Config, shared: bool) {
+    let keeper = match &config.admin {
+        _ if shared => Keeper::Store,
+        Some(admin) => {
             // A service has a folder for such things; otherwise it lies beside the configuration.
             let state = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
             let state = state.map(|folder| folder.join("overrides.json"));
             let main = config.files.first().map(|file| file.with_extension("overrides.json"));
             admin.overrides.clone().or(state).or(main).map_or(Keeper::Nobody, Keeper::File)
         }
-        (None, None) => Keeper::Nobody,
+        None => Keeper::Nobody,
     };
     if let Err(error) = overrides.keep(keeper) {
         tracing::error!("bans and grants from before cannot be read: {error}");

@@ -172,6 +172,10 @@ impl Decisions {
     /// What somebody has left of the limit.
     #[inline]
     pub fn note_pressure(&self, verdict: &Verdict) {
+        // A limit that says nothing says nothing of this either.
+        if verdict.is_silent() {
+            return;
+        }
         let left = verdict.unused as f32 / verdict.capacity.max(1) as f32;
         let used = (1.0 - left).max(0.0).to_bits();
         if used > self.pressure.now.load(Ordering::Relaxed) {
@@ -378,7 +382,7 @@ impl StoreMetrics {
 
     /// A script took so long.
     pub fn took(&self, worker: usize, time: u64) {
-        self.duration.of(worker).record(time);
+        self.duration.of(worker % self.duration.0.len()).record(time);
     }
 
     /// How long scripts took.

@@ -14,7 +14,7 @@ mod bans;
 mod grants;
 mod who;
 
-pub use acts::{Act, Acts, What};
+pub use acts::{Act, Acts, What, name};
 pub use bans::{Ban, Bans, Why};
 pub use grants::{FACTORS, Grant, Grants};
 pub use who::{NoCaller, Who};
@@ -78,19 +78,16 @@ impl Overrides {
         }
         let first = book.keeper == Keeper::Nobody;
         book.keeper = keeper;
-        let Keeper::File(path) = &book.keeper else { return Ok(()) };
-        if !first {
-            return acts::write(path, &book.acts);
-        }
+        let Book { keeper: Keeper::File(path), acts, .. } = &mut *book else { return Ok(()) };
         let remembered = acts::read(path)?;
         let now = self.wall();
         for (name, act) in remembered {
-            if act.until > now && !book.acts.contains_key(&name) {
+            if act.until > now && !acts.contains_key(&name) {
                 self.apply(&act);
-                book.acts.insert(name, act);
+                acts.insert(name, act);
             }
         }
-        Ok(())
+        if first { Ok(()) } else { acts::write(path, acts) }
     }
 
     /// Says something of a caller: it holds at once. What fails is remembering it.
@@ -219,7 +216,8 @@ impl Overrides {
                 until,
                 reason: act.reason.clone(),
             }),
-            What::Lift => drop(self.bans.lift(&who)),
+            // What the operator has said since is taken back by itself.
+            What::Lift => self.bans.forgive(&who),
             What::Reset => {}
         }
     }
@@ -262,8 +260,9 @@ mod tests {
         clock.advance(Duration::from_micros(2000));
         second.sweep();
         assert_eq!(second.grants.factor(&[IP], "x", 3000), None);
-        assert!(second.withdraw("ban ip:192.0.2.1").0);
-        assert!(!second.withdraw("ban ip:192.0.2.1").0);
+        let ban = name(What::Ban, &"ip:192.0.2.1".parse().unwrap(), None);
+        assert!(second.withdraw(&ban).0);
+        assert!(!second.withdraw(&ban).0);
         assert!(second.bans.is_empty());
         assert!(!path.exists(), "nothing is left to say");
     }
@@ -295,13 +294,19 @@ mod tests {
         assert!(there.grants.factor(&[IP], "x", 1000).is_some());
         here.adopt(&hear(&there));
         assert!(here.grants.factor(&[IP], "x", 1000).is_some());
-        assert!(here.withdraw("ban ip:192.0.2.1").0);
+        assert!(here.withdraw(&name(What::Ban, &"ip:192.0.2.1".parse().unwrap(), None)).0);
         there.adopt(&hear(&here));
         assert!(there.bans.is_empty());
         here.act(act(What::Reset, 1000, 5000)).unwrap();
         let said = hear(&here);
         assert_eq!(there.adopt(&said).len(), 1, "there is something to do");
         assert_eq!(there.adopt(&said).len(), 0, "once");
+        // Whoever was forgiven once and is banned since is banned, in whatever order it is heard.
+        here.act(act(What::Lift, 1000, 5000)).unwrap();
+        here.act(act(What::Ban, 1500, 5000)).unwrap();
+        let newcomer = Overrides::new(Clock::manual(1500));
+        newcomer.adopt(&hear(&here));
+        assert!(newcomer.bans.find(IP, 1500).is_some());
         // A store that forgets is told again what it does not know.
         there.tell_again(&Acts::new());
         assert_eq!(there.untold().len(), 2, "a grant and a reset");

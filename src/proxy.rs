@@ -63,6 +63,7 @@ pub fn handle(
             Err(refusal) => {
                 exchange.leave_upstream();
                 exchange.forget_interim();
+                exchange.note_refusal();
                 let read = exchange.no_body || {
                     let deadlines = &exchange.worker.deadlines;
                     Box::pin(body::discard(request.take(), deadlines)).await

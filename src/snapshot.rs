@@ -394,12 +394,17 @@ impl Snapshot {
         self.limits().filter(changed).map(|limit| limit.name.as_str()).collect()
     }
 
-    /// What the store must know of the limits.
-    pub fn registry(&self) -> Registry {
+    /// What the store must know of the limits. Some callers may have less than they say, by these
+    /// factors.
+    pub fn registry(&self, stricter: &[f64]) -> Registry {
         let counters = self.limits().flat_map(|limit| {
             let penalty = limit.penalty.as_ref();
             let rejects = penalty.map(|p| (p.id, Box::from([p.tolerated.clone()])));
-            let quotas = limit.quotas.iter().chain(&limit.shards).cloned().collect();
+            let cost = limit.cost.up_front();
+            let less = limit.quotas.iter().flat_map(|quota| {
+                stricter.iter().filter_map(move |factor| quota.times(*factor, cost))
+            });
+            let quotas = limit.quotas.iter().chain(&limit.shards).cloned().chain(less).collect();
             std::iter::once((limit.id, quotas)).chain(rejects)
         });
         counters.collect()

@@ -32,7 +32,6 @@ pub struct LimitId(u32);
 
 /// One layer's claim on one request, and the answer to it.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Charge<'a> {
     /// Whose counters.
     pub limit: LimitId,
@@ -52,8 +51,8 @@ pub struct Charge<'a> {
     pub shard: Option<u16>,
     /// What is said while a shared store is away.
     pub on_failure: OnFailure,
-    /// The quota is not the limit's own: it was granted to this caller.
-    pub granted: bool,
+    /// The quota is not the limit's own: it was granted to this caller, until then.
+    pub granted: Option<Micros>,
     /// What the limit says; the store writes it.
     pub verdict: Verdict,
 }
@@ -72,7 +71,7 @@ impl<'a> Charge<'a> {
             leased: false,
             shard: None,
             on_failure: OnFailure::Local,
-            granted: false,
+            granted: None,
             verdict: Verdict::NONE,
         }
     }
@@ -100,8 +99,8 @@ pub struct Hold {
     admitted: Verdict,
     /// Counted among newcomers beyond the cap.
     overflow: bool,
-    /// The quota was granted to this caller, and is in force whatever the limit says.
-    granted: bool,
+    /// The quota was granted to this caller: until then it is in force, whatever the limit says.
+    granted: Option<Micros>,
     /// Where it is, if it is in a shared store.
     shared: Option<InStore>,
 }
@@ -118,6 +117,11 @@ struct InStore {
 }
 
 impl Hold {
+    /// Whether it was admitted by what is granted to its caller, still.
+    fn is_granted(&self, now: Micros) -> bool {
+        self.granted.is_some_and(|until| until > now)
+    }
+
     /// Whether it is a place in a queue, which is used up when its turn comes.
     pub fn is_queue(&self) -> bool {
         self.quota.is_queue()

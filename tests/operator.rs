@@ -238,6 +238,10 @@ fn a_reload_by_the_operator_says_what_came_of_it() {
     assert_eq!(told["config"]["last_reload"]["ok"], false);
     assert_eq!(told["config"]["last_reload"]["error"], error);
     assert!(told["config"]["generation"].as_u64().unwrap() >= 2);
+    gateway.write("admin: { address: '127.0.0.1:0', token: hush-hush, tokn: x }\n");
+    let (_, said) = operator.ask("POST", "/api/v1/reload", None);
+    let error = said["error"].as_str().unwrap();
+    assert!(error.contains("tokn") && !error.contains("hush-hush"), "{error}");
     gateway.reload(&format!("admin: 127.0.0.1:0\n{}", limited(&backend, "[]"))).unwrap();
     assert_eq!(operator.get("/api/v1/status")["config"]["last_reload"]["ok"], true);
 }

@@ -100,6 +100,25 @@ fn a_damaged_file_of_overrides_is_reported_and_loses_nothing_else() {
     assert_eq!(gateway.get("/").status, 200);
     Operator::of(&gateway).ban("ip:127.0.0.1", "1h");
     assert_eq!(gateway.get("/").status, 429);
+    let kept = folder.path().join("overrides.json.unusable");
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "[{\"caller\": 5}]", "nothing is lost");
+}
+
+#[test]
+fn a_reload_that_names_another_file_loses_nothing_that_is_there() {
+    let backend = Backend::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("a.json"), folder.path().join("b.json"));
+    let before = Gateway::start(&yaml(&backend, X, &second));
+    Operator::of(&before).ban("ip:8.8.8.8", "1h");
+    before.stop();
+    let gateway = Gateway::start(&yaml(&backend, X, &first));
+    gateway.reload(&yaml(&backend, X, &second)).unwrap();
+    let operator = Operator::of(&gateway);
+    assert_eq!(operator.get("/api/v1/bans")["bans"][0]["caller"], "ip:8.8.8.8");
+    operator.ban("ip:9.9.9.9", "1h");
+    let text = std::fs::read_to_string(&second).unwrap();
+    assert!(text.contains("8.8.8.8") && text.contains("9.9.9.9"), "{text}");
 }
 
 #[test]
@@ -127,6 +146,31 @@ fn a_grant_changes_what_is_allowed_not_what_was_used() {
     let stricter = operator.grant("ip:127.0.0.1", "x0.25", "1h");
     assert_eq!(stricter["factor"], 0.25);
     assert_eq!(operator.limit("127.0.0.1", "x")["capacity"], 1);
+}
+
+#[test]
+fn whoever_is_granted_less_is_not_forgotten_too_soon() {
+    let backend = Backend::start();
+    let limit = "[{ name: x, by: ip, rate: 100/minute }]";
+    let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{}", limited(&backend, limit)));
+    Operator::of(&gateway).grant("ip:127.0.0.1", "x0.1", "1h");
+    assert_eq!(gateway.statuses("/", &[], 11), [[200; 10].as_slice(), &[429]].concat());
+    // By the limit's own rate they would be whole; by theirs one of ten has come back.
+    gateway.advance(Duration::from_secs(6));
+    (0..20).for_each(|_| gateway.server().gateway().tick());
+    assert_eq!(gateway.statuses("/", &[], 2), [200, 429]);
+}
+
+#[test]
+fn a_grant_that_cannot_be_counted_is_refused() {
+    let backend = Backend::start();
+    let limit = "[{ name: x, by: ip, rate: 100/minute, algorithm: sliding_log }]";
+    let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{}", limited(&backend, limit)));
+    let operator = Operator::of(&gateway);
+    let body = json!({ "caller": "ip:127.0.0.1", "rate": "x200", "for": "1h" });
+    let (status, said) = operator.ask("POST", "/api/v1/grants", Some(&body));
+    assert_eq!(status, 400);
+    assert!(said["error"].as_str().unwrap().contains("'x' cannot count x200"), "{said}");
 }
 
 #[test]

@@ -112,6 +112,13 @@ fn only_a_trusted_proxy_decides_what_is_recorded() {
     let gateway = Gateway::start(&collector.yaml(", sample: 0%", &backend));
     gateway.get_with("/stranger", &[("traceparent", PARENT)]);
     assert!(backend.last().header("traceparent").unwrap().ends_with("-00"), "it is ours to say");
+    // Nor by what it calls the trace.
+    let smallest = "00-0af7651916cd43dd0000000000000001-b7ad6b7169203331-01";
+    gateway.reload(&collector.yaml(", sample: 0.0001%", &backend)).unwrap();
+    for _ in 0..20 {
+        gateway.get_with("/stranger", &[("traceparent", smallest)]);
+        assert!(backend.last().header("traceparent").unwrap().ends_with("-00"));
+    }
     let trusting = "identity: { trusted_proxies: [127.0.0.1] }\n";
     gateway.reload(&format!("{trusting}{}", collector.yaml(", sample: 0%", &backend))).unwrap();
     gateway.get_with("/proxy", &[("traceparent", PARENT)]);

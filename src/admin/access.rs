@@ -12,6 +12,7 @@
 use super::{Answer, ApiError, Operator};
 use crate::gateway::Gateway;
 use crate::limit::{Quota, Rate};
+use crate::proxy::address::cut;
 use crate::proxy::judge::retry_after_seconds;
 use crate::store::{Charge, LimitId, Memory, Part, Subject};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -130,7 +131,8 @@ impl Access {
     /// Whether somebody from there may guess; and that they have.
     fn guess(&self, peer: IpAddr, takes: bool) -> Result<(), Refusal> {
         let Some(quota) = &self.quota else { return Ok(()) };
-        let (parts, now) = ([Part::Ip(peer)], self.gateway.clock.now());
+        // Whoever has an IPv6 address has millions of them.
+        let (parts, now) = ([Part::Ip(cut(peer, 64))], self.gateway.clock.now());
         let mut charges = [Charge::new(self.limit, quota, Subject(&parts))];
         let decision = if takes {
             self.guesses.charge_all(&mut charges, now)

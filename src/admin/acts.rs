@@ -4,8 +4,9 @@ use super::{ApiError, Operator, Query};
 use crate::clock::{Micros, SECOND, micros};
 use crate::config::duration;
 use crate::gateway::Gateway;
-use crate::overrides::{Act, Ban, FACTORS, Grant, What, Who, Why};
+use crate::overrides::{self, Act, Ban, FACTORS, Grant, What, Who, Why};
 use crate::proxy::address::cut;
+use crate::snapshot::Limit;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -74,7 +75,7 @@ pub(super) async fn ban(gateway: &Gateway, body: &Value) -> Result<Value, ApiErr
 /// `DELETE /api/v1/bans?caller=ip:203.0.113.7`.
 pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiError> {
     let who = caller(gateway, query.get("caller"))?;
-    let (operators, kept) = gateway.overrides.withdraw(&format!("ban {who}"));
+    let (operators, kept) = gateway.overrides.withdraw(&overrides::name(What::Ban, &who, None));
     let lifted = gateway.overrides.bans.lift(&who) || operators;
     gateway.store.local().forgive(who.part());
     let everywhere = gateway.store.is_shared();
@@ -110,16 +111,24 @@ pub(super) async fn grant(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         Who::User(_) => by.contains(&crate::config::model::Attribute::User),
         Who::ApiKey(_) => by.contains(&crate::config::model::Attribute::ApiKey),
     };
-    let mut limits = snapshot.each_limit().into_iter().map(|(limit, _)| limit);
-    match act.limit.as_deref() {
-        Some(name) if !limits.any(|limit| limit.name == name && counts(&limit.by)) => {
-            let message = format!("there is no limit '{name}' that counts {}", act.caller);
-            return Err(ApiError::not_found(message));
-        }
-        None if !limits.any(|limit| counts(&limit.by)) => {
-            return Err(ApiError::not_found(format!("no limit counts {}", act.caller)));
-        }
-        _ => {}
+    let named = |limit: &Limit| act.limit.as_deref().is_none_or(|name| name == limit.name);
+    let all = snapshot.each_limit();
+    let meant: Vec<&Limit> = all
+        .iter()
+        .map(|(limit, _)| &***limit)
+        .filter(|limit| counts(&limit.by) && named(limit))
+        .collect();
+    if meant.is_empty() {
+        let which =
+            act.limit.as_ref().map_or("no limit".into(), |name| format!("no limit '{name}'"));
+        return Err(ApiError::not_found(format!("{which} counts {}", act.caller)));
+    }
+    let factor = act.factor.unwrap_or(1.0);
+    let impossible = |limit: &&&Limit| {
+        limit.quotas().iter().any(|quota| quota.times(factor, limit.cost.up_front()).is_none())
+    };
+    if let Some(limit) = meant.iter().find(impossible) {
+        return Err(ApiError::bad(format!("'{}' cannot count x{factor} of its rate", limit.name)));
     }
     let (who, limit) = (act.caller.clone(), act.limit.clone());
     tracing::info!(
@@ -130,6 +139,7 @@ pub(super) async fn grant(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         gateway.wall_text(act.until)
     );
     let kept = perform(gateway, act).await;
+    gateway.heed_grants();
     let all = gateway.overrides.grants.list(gateway.clock.now());
     let grant = all.iter().find(|grant| grant.who == who && grant.limit == limit);
     Ok(kept.with(grant.map_or(Value::Null, |grant| told_grant(gateway, grant))))
@@ -143,8 +153,7 @@ pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, 
     let (mut withdrawn, mut kept) = (0, Ok(()));
     for grant in all.iter().filter(|grant| grant.who == who) {
         if limit.is_none() || limit == grant.limit.as_deref() {
-            let of = grant.limit.as_ref().map(|limit| format!(" {limit}")).unwrap_or_default();
-            let name = format!("grant {who}{of}");
+            let name = overrides::name(What::Grant, &who, grant.limit.as_deref());
             let (was_there, outcome) = gateway.overrides.withdraw(&name);
             withdrawn += u64::from(was_there);
             kept = kept.and(outcome);
@@ -154,6 +163,7 @@ pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, 
         return Err(ApiError::not_found(format!("nothing is granted to {who}")));
     }
     tracing::info!("the operator takes back what was granted to {}", who.quoted());
+    gateway.heed_grants();
     let kept = Kept::of(gateway, kept).await;
     Ok(kept.with(json!({ "caller": who, "withdrawn": withdrawn })))
 }

@@ -272,7 +272,10 @@ fn guess(snapshot: &Snapshot, text: &str) -> Result<Who, ApiError> {
 /// What a limit allows this caller.
 fn quota(limit: &Limit, claim: &Claim, known: &Known<'_>, factor: Option<f64>) -> Quota {
     match factor {
-        Some(factor) => limit.quota(claim.quota).times(factor, limit.cost.up_front()),
+        Some(factor) => {
+            let own = limit.quota(claim.quota);
+            own.times(factor, limit.cost.up_front()).unwrap_or_else(|| own.clone())
+        }
         None if !limit.shards.is_empty() => limit.shards[shard(known, limit.shards.len())].clone(),
         None => limit.quota(claim.quota).clone(),
     }

@@ -63,9 +63,15 @@ impl Admin {
     }
 
     fn ask(&self, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
-        let nowhere = || std::io::Error::other("no such address");
-        let address = self.authority.to_socket_addrs()?.next().ok_or_else(nowhere)?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        // A name may stand for several addresses, of which one listens.
+        let mut stream = Err(std::io::Error::other("no such address"));
+        for address in self.authority.to_socket_addrs()? {
+            stream = TcpStream::connect_timeout(&address, PATIENCE);
+            if stream.is_ok() {
+                break;
+            }
+        }
+        let mut stream = stream?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let token = self.token.as_ref();

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::client::{Admin, encoded};
-use super::paint::Paint;
+use super::paint::{Paint, printable};
 use crate::clock::Clock;
 use crate::config::{self, Config, Loaded};
 use crate::explain::{Explanation, Given, Guard, explain};
@@ -58,7 +58,8 @@ pub(super) fn run(arguments: Arguments) -> Outcome {
     if arguments.json {
         println!("{:#}", as_json(&explained, live.as_ref()));
     } else {
-        print!("{}", as_text(&explained, &request, live.as_ref(), Paint::for_stdout()));
+        let text = as_text(&explained, &request, live.as_ref(), Paint::for_stdout());
+        print!("{text}");
     }
     Ok(())
 }
@@ -134,6 +135,7 @@ fn state<'v>(live: Option<&'v Value>, limit: &Guard) -> Option<&'v Value> {
 fn outcome(explained: &Explanation, live: Option<&Value>) -> (Option<u16>, String) {
     if let Some(ban) = live.and_then(|live| live["bans"].get(0)) {
         let who = ban["caller"].as_str().unwrap_or_default();
+        let who = printable(who);
         return (Some(429), format!("{who} is banned for another {} s", ban["seconds"]));
     }
     let rejects = |limit: &&Guard| {
@@ -176,8 +178,8 @@ fn as_text(
     match &explained.caller {
         Ok(who) => {
             let named = |known: &Option<(String, Option<String>)>| match known {
-                Some((name, Some(plan))) => (name.clone(), format!("plan {plan}")),
-                Some((name, None)) => (name.clone(), String::new()),
+                Some((name, Some(plan))) => (printable(name), format!("plan {plan}")),
+                Some((name, None)) => (printable(name), String::new()),
                 None => ("none".to_owned(), String::new()),
             };
             let (user, plan) = named(&who.user);
@@ -238,7 +240,7 @@ fn limit_line(limit: &Guard, state: Option<&Value>, paint: Paint) -> String {
             )
         }
     };
-    format!("{:<20} {what} for {key}{told}", limit.name)
+    format!("{:<20} {what} for {}{told}", limit.name, printable(key))
 }
 
 fn as_json(explained: &Explanation, live: Option<&Value>) -> Value {

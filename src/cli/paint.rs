@@ -2,6 +2,16 @@
 
 use std::io::IsTerminal;
 
+/// What others have named, as far as it prints: nobody draws on the operator's terminal, or turns its
+/// text around.
+pub(super) fn printable(text: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if hidden(c) { '?' } else { c }).collect()
+}
+
 /// How to paint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paint(bool);
@@ -10,6 +20,12 @@ impl Paint {
     /// In colours if stdout is a terminal, unless `NO_COLOR` is set.
     pub(super) fn for_stdout() -> Self {
         Self(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+    }
+
+    /// In no colours.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self(false)
     }
 
     fn with(self, code: &str, text: &str) -> String {

@@ -94,6 +94,29 @@ fn hidden(node: &Node) -> Value {
     }
 }
 
+/// Lines of a file that are shown for a mistake in them, without their secrets: whatever follows a name
+/// that is one's.
+pub(super) fn without_secrets(text: &str) -> String {
+    let line = |line: &str| {
+        let Some((before, value)) = line.split_once('|') else { return line.to_owned() };
+        let mut out = String::new();
+        let mut rest = value;
+        while let Some(colon) = rest.find(": ") {
+            let (name, after) = rest.split_at(colon + 2);
+            let word = name.trim_end_matches(": ").rsplit([' ', '{', ',']).next().unwrap_or("");
+            out.push_str(name);
+            rest = after;
+            if is_secret(word.trim_matches(['"', '\''])) {
+                let end = after.find([',', '}']).unwrap_or(after.len());
+                out.push_str(MASK);
+                rest = &after[end..];
+            }
+        }
+        format!("{before}|{out}{rest}")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET.iter().any(|word| name.contains(word))

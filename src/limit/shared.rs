@@ -5,7 +5,7 @@
 use super::algorithm::Algorithm;
 use super::log::Log;
 use super::windows::Windows;
-use super::{Kind, Quota, Rate, Shape, State};
+use super::{Kind, Quota, QuotaError, Rate, Shape, State};
 use crate::clock::Micros;
 use std::sync::Arc;
 
@@ -63,12 +63,16 @@ impl Quota {
         self.with_counts(|pace| of(pace, 1), |tokens| of(tokens, cost))
     }
 
-    /// So many times as much, but room for one request of this cost. Where that is beyond what can be
-    /// counted, it stays as it is.
+    /// So many times as much, but room for one request of this cost; `None` where that is beyond what
+    /// can be counted.
     #[expect(clippy::cast_sign_loss, reason = "no factor is less than nothing")]
-    pub(crate) fn times(&self, factor: f64, cost: u32) -> Self {
-        let of = |count: u32, least: u32| ((f64::from(count) * factor) as u32).max(least);
-        self.with_counts(|pace| of(pace, 1), |tokens| of(tokens, cost))
+    pub(crate) fn times(&self, factor: f64, cost: u32) -> Option<Self> {
+        // A queue for nobody stays one.
+        let of = |count: u32, least: u32| match count {
+            0 => 0,
+            count => ((f64::from(count) * factor) as u32).max(least),
+        };
+        self.counting(|pace| of(pace, 1), |tokens| of(tokens, cost)).ok()
     }
 
     /// One of `of` parts, which together are the whole.
@@ -88,10 +92,19 @@ impl Quota {
     /// The same with other numbers: how quickly tokens come back, and how many there can be. For a
     /// window both are one number.
     fn with_counts(&self, pace: impl Fn(u32) -> u32, tokens: impl Fn(u32) -> u32) -> Self {
+        // Fewer tokens of a valid quota are valid, but where a bucket would fill too slowly.
+        self.counting(pace, tokens).unwrap_or_else(|_| self.clone())
+    }
+
+    fn counting(
+        &self,
+        pace: impl Fn(u32) -> u32,
+        tokens: impl Fn(u32) -> u32,
+    ) -> Result<Self, QuotaError> {
         let Rate { count, window } = self.rate;
         let steady = Rate { count: pace(count), window };
         let rate = Rate { count: tokens(count), window };
-        let made = match &self.shape {
+        match &self.shape {
             Shape::Bucket(bucket) => Self::token_bucket(steady, Some(tokens(bucket.capacity()))),
             Shape::Leaky(leaky) => {
                 let ([size, ..], max_wait) = leaky.numbers();
@@ -104,9 +117,7 @@ impl Quota {
             Shape::Sliding(_) => Self::sliding_window(rate),
             Shape::Log(_) => Self::sliding_log(rate),
             Shape::Concurrency(most) => Self::concurrency(tokens(most.capacity())),
-        };
-        // Fewer tokens of a valid quota are valid, but where a bucket would fill too slowly.
-        made.unwrap_or_else(|_| self.clone())
+        }
     }
 
     /// Whether a block of its tokens can be taken in advance.

@@ -51,17 +51,20 @@ pub enum What {
 impl Act {
     /// Acts of the same name replace each other.
     pub fn name(&self) -> String {
-        let act = match self.act {
-            What::Ban => "ban",
-            What::Grant => "grant",
-            What::Lift => "lift",
-            What::Reset => "reset",
-        };
-        match &self.limit {
-            Some(limit) => format!("{act} {} {limit}", self.caller),
-            None => format!("{act} {}", self.caller),
-        }
+        name(self.act, &self.caller, self.limit.as_deref())
     }
+}
+
+/// What an act of this kind is called. A limit's name holds no control characters, so no two acts
+/// have the same.
+pub fn name(act: What, caller: &Who, limit: Option<&str>) -> String {
+    let act = match act {
+        What::Ban => "ban",
+        What::Grant => "grant",
+        What::Lift => "lift",
+        What::Reset => "reset",
+    };
+    format!("{act}\n{}\n{caller}", limit.unwrap_or_default())
 }
 
 /// Acts by their names.
@@ -73,7 +76,13 @@ pub(super) fn read(path: &Path) -> io::Result<Acts> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Acts::new()),
         bytes => bytes?,
     };
-    let acts: Vec<Act> = serde_json::from_slice(&bytes)?;
+    let acts: Result<Vec<Act>, _> = serde_json::from_slice(&bytes);
+    let acts = acts.map_err(|error| {
+        // It is not overwritten: somebody may want to know what was in it.
+        let kept = saved::beside(path, ".unusable");
+        let _ = fs::rename(path, &kept);
+        io::Error::other(format!("{error}; it is kept as {}", kept.display()))
+    })?;
     Ok(acts.into_iter().map(|act| (act.name(), act)).collect())
 }
 

@@ -79,7 +79,9 @@ impl Bans {
         let fresh = before.is_none();
         let stays = before.is_some_and(|before| matches!(before.why, Why::Operator(_)))
             && matches!(ban.why, Why::Penalty(_));
-        if bans.len() < MOST && !stays {
+        // A flood of callers fills the table by itself; the operator's word has room in any case.
+        let has_room = bans.len() < MOST || !fresh || matches!(ban.why, Why::Operator(_));
+        if has_room && !stays {
             bans.insert(ban.who.clone(), Arc::new(ban));
         }
         self.count.store(bans.len(), Ordering::Relaxed);
@@ -96,8 +98,16 @@ impl Bans {
 
     /// Lifts a caller's ban if it was the operator who said so.
     pub fn withdraw(&self, who: &Who) {
-        let is_operators = |ban: &Arc<Ban>| matches!(ban.why, Why::Operator(_));
-        if self.look_up(who.part()).as_ref().is_some_and(is_operators) {
+        self.lift_if(who, |why| matches!(why, Why::Operator(_)));
+    }
+
+    /// Lifts it if it was for ignoring rejects.
+    pub fn forgive(&self, who: &Who) {
+        self.lift_if(who, |why| matches!(why, Why::Penalty(_)));
+    }
+
+    fn lift_if(&self, who: &Who, such: impl Fn(&Why) -> bool) {
+        if self.look_up(who.part()).is_some_and(|ban| such(&ban.why)) {
             self.lift(who);
         }
     }

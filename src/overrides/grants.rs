@@ -50,13 +50,30 @@ impl Grants {
     /// What a limit is multiplied by for whoever these are: the word on this very limit goes before
     /// the one on all, and where several attributes have one, the most generous counts.
     pub fn factor(&self, parts: &[Part<'_>], limit: &str, now: Micros) -> Option<f64> {
+        self.find(parts, limit, now).map(|(factor, _)| factor)
+    }
+
+    /// The same, and until when.
+    pub fn find(&self, parts: &[Part<'_>], limit: &str, now: Micros) -> Option<(f64, Micros)> {
         let grants = self.grants.read();
         let of_part = |part: &Part<'_>| {
             let mut valid = grants.get(*part)?.iter().filter(|grant| grant.until > now);
             let own = valid.clone().find(|grant| grant.limit.as_deref() == Some(limit));
-            own.or_else(|| valid.find(|grant| grant.limit.is_none())).map(|grant| grant.factor)
+            let found = own.or_else(|| valid.find(|grant| grant.limit.is_none()));
+            found.map(|grant| (grant.factor, grant.until))
         };
-        parts.iter().filter_map(of_part).max_by(f64::total_cmp)
+        parts.iter().filter_map(of_part).max_by(|(a, _), (b, _)| a.total_cmp(b))
+    }
+
+    /// Factors by which somebody is allowed less than the limits say. What they have used takes longer
+    /// to come back than anybody else's.
+    pub fn stricter(&self) -> Vec<f64> {
+        let grants = self.grants.read();
+        let less = grants.values().flatten().map(|grant| grant.factor).filter(|f| *f < 1.0);
+        let mut factors: Vec<f64> = less.collect();
+        factors.sort_by(f64::total_cmp);
+        factors.dedup();
+        factors
     }
 
     /// Grants, in the place of what was granted for the same limit before.

@@ -241,10 +241,11 @@ pub(super) async fn wait(exchange: &mut Exchange, headers: &HeaderMap) -> Result
     let mut waiting = gate.wait(priority, caller, judged, now).map_err(full)?;
     let deadlines = Rc::clone(&exchange.worker.deadlines);
     let turn = deadlines.within(max_wait, waiting.turn()).await;
+    let since = exchange.worker.gateway.clock.now();
+    exchange.record.wait(since.saturating_sub(now));
     let mut place = turn.unwrap_or(Err(Full)).map_err(full)?;
     // Limits decide by the moment in which it goes on.
-    exchange.decides = exchange.worker.gateway.clock.now();
-    exchange.record.wait(exchange.decides.saturating_sub(now));
+    exchange.decides = since;
     place.begins(exchange.decides);
     exchange.room.have(Some(place));
     Ok(())

@@ -44,8 +44,8 @@ pub struct Judgement {
     granted: Option<Granted>,
 }
 
-/// Quotas that were granted to a caller, by the limits that apply.
-type Granted = Rc<[Option<Quota>]>;
+/// Quotas that were granted to a caller, and until when, by the limits that apply.
+type Granted = Rc<[Option<(Quota, Micros)>]>;
 
 /// An admitted request's hold on its limits, for as long as its response body lives: what is held
 /// is given back when this is dropped, however the exchange ends.
@@ -135,9 +135,9 @@ pub(super) async fn judge(
         let limit = &limits[claim.limit];
         let subject = Subject(&parts[claim.parts.clone()]);
         let grant = granted.as_ref().and_then(|granted| granted[index].as_ref());
-        let quota = grant.unwrap_or_else(|| limit.quota(claim.quota));
+        let quota = grant.map_or_else(|| limit.quota(claim.quota), |(quota, _)| quota);
         let mut charge = Charge::new(limit.id, quota, subject);
-        charge.granted = grant.is_some();
+        charge.granted = grant.map(|(_, until)| *until);
         (charge.shadow, charge.leased, charge.on_failure) =
             (limit.shadow, limit.leased, limit.on_failure);
         if !limit.shards.is_empty() {
@@ -241,11 +241,12 @@ fn granted(
     }
     let grant = |claim: &Claim| {
         let limit = &limits[claim.limit];
-        let factor = grants.factor(&parts[claim.parts.clone()], &limit.name, now)?;
-        Some(limit.quota(claim.quota).times(factor, limit.cost.up_front()))
+        let (factor, until) = grants.find(&parts[claim.parts.clone()], &limit.name, now)?;
+        Some((limit.quota(claim.quota).times(factor, limit.cost.up_front())?, until))
     };
-    let granted: Granted = claims.iter().map(grant).collect();
-    granted.iter().any(Option::is_some).then_some(granted)
+    // Most callers have none.
+    let granted: SmallVec<[_; 4]> = claims.iter().map(grant).collect();
+    granted.iter().any(Option::is_some).then(|| granted.into_iter().collect())
 }
 
 impl Judgement {
@@ -267,7 +268,7 @@ impl Judgement {
 
     /// What was granted to the caller for one of the limits that spoke, in the place of its quota.
     pub fn granted(&self, said: usize) -> Option<&Quota> {
-        self.granted.as_ref()?.get(said)?.as_ref()
+        self.granted.as_ref()?.get(said)?.as_ref().map(|(quota, _)| quota)
     }
 
     /// Whether anything was.

@@ -22,7 +22,10 @@ pub(super) struct Record {
     waited: Micros,
     /// What the gateway itself has added.
     overhead: Micros,
-    status: StatusCode,
+    /// When it was refused, before what it still sends is read away.
+    refused_at: Option<Micros>,
+    /// Of its answer; nothing if the caller left before there was one.
+    status: Option<StatusCode>,
     /// Who answered, if that is to be told in a span.
     endpoint: Option<Arc<Endpoint>>,
     line: Option<Line>,
@@ -53,7 +56,7 @@ impl Exchange {
     /// those that are logged.
     pub(super) fn note_answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
         let (gateway, worker) = (&self.worker.gateway, self.worker.index);
-        let now = gateway.clock.now();
+        let now = self.record.refused_at.unwrap_or_else(|| gateway.clock.now());
         let elsewhere = self.record.upstream + self.record.waited;
         let overhead = now.saturating_sub(self.started).saturating_sub(elsewhere);
         self.worker.metrics().overhead.record(overhead);
@@ -66,7 +69,7 @@ impl Exchange {
             caller.and_then(|caller| caller.api_key.as_deref()).map(Part::ApiKey),
         ];
         gateway.top.count(worker, &who, refusal.is_some_and(Refusal::is_own), now);
-        (self.record.overhead, self.record.status) = (overhead, status);
+        (self.record.overhead, self.record.status) = (overhead, Some(status));
         if self.snapshot().telemetry.otlp.is_some() {
             self.record.endpoint = self.endpoint.as_ref().map(InFlight::endpoint);
         }
@@ -76,6 +79,11 @@ impl Exchange {
         if share >= 1.0 || fastrand::f64() < share {
             self.record.line = Some(self.line(status, refusal));
         }
+    }
+
+    /// It is refused: what else the caller sends takes the caller's time, not ours.
+    pub(super) fn note_refusal(&mut self) {
+        self.record.refused_at = Some(self.worker.gateway.clock.now());
     }
 
     /// The answer's head is all that is timed: what follows is a tunnel.
@@ -137,7 +145,10 @@ impl Exchange {
         self.worker.metrics().add_in_flight(-1);
         self.peer.activity.request_ended();
         let now = self.worker.gateway.clock.now();
-        self.note_duration(now);
+        // Whoever left before there was an answer has had none, and is not counted as one.
+        if self.record.status.is_some() {
+            self.note_duration(now);
+        }
         let snapshot = self.snapshot();
         if snapshot.telemetry.otlp.is_some() && self.trace.is_exported(&snapshot.telemetry) {
             self.export(now);
@@ -163,8 +174,8 @@ impl Exchange {
         let (trace, (parent, server, client)) = (self.trace.trace(), self.trace.spans());
         let wall = |moment| gateway.clock.wall(moment);
         let (route, record) = (self.route(), &self.record);
-        let failed = record.status.is_server_error();
-        let status = Attribute::Number(record.status.as_u16().into());
+        let failed = record.status.is_none_or(|status| status.is_server_error());
+        let status = record.status.map(|status| Attribute::Number(status.as_u16().into()));
         let mut request = Span {
             trace,
             id: server,
@@ -177,7 +188,7 @@ impl Exchange {
             began: wall(self.started),
             ended: wall(now),
             failed,
-            attributes: vec![("http.response.status_code", status.clone())],
+            attributes: status.map(|s| ("http.response.status_code", s)).into_iter().collect(),
         };
         request.attributes.extend(self.attributes());
         let asked = route.filter(|_| record.asked_at > 0).map(|route| {

@@ -207,7 +207,8 @@ impl Control {
                 command = commands.recv() => match command {
                     Some(Command::Reload(reply)) => drop(reply.send(self.reload())),
                     Some(Command::ReloadFor(reply)) => {
-                        let outcome = self.reload().map_err(|error| error.to_string());
+                        let outcome = self.reload();
+                        let outcome = outcome.map_err(|error| config::without_secrets(&error.to_string()));
                         let _ = reply.send(outcome.map(|()| self.gateway.generation()));
                     }
                     Some(Command::Stop) | None => return Ok(()),
@@ -299,7 +300,7 @@ impl Control {
             }
             Err(error) => {
                 let text = error.to_string();
-                self.gateway.note_reload(Some(text.clone()));
+                self.gateway.note_reload(Some(config::without_secrets(&text)));
                 if self.failure.as_ref() != Some(&text) {
                     tracing::error!(
                         "{} is not in force, the configuration before it stays:\n{text}",

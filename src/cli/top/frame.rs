@@ -1,6 +1,6 @@
 //! One picture: what has changed between two looks at `/api/v1/live`.
 
-use crate::cli::paint::Paint;
+use crate::cli::paint::{Paint, printable};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -316,9 +316,9 @@ fn meter(share: f64) -> String {
     "█".repeat(filled) + &"·".repeat(10 - filled)
 }
 
-/// What a caller is called may hold anything: nothing of it reaches the terminal but what prints.
+/// No wider than this.
 fn fit(text: &str, width: usize) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let plain = printable(text);
     match plain.char_indices().nth(width - 1) {
         Some((end, _)) if plain.chars().count() > width => format!("{}…", &plain[..end]),
         _ => plain,
@@ -401,7 +401,7 @@ mod tests {
         let before = look(10.0, 100, 0, &json!([[0.001, 100]]));
         let now = look(12.0, 180, 20, &json!([[0.001, 100], [0.002, 100]]));
         let frame = Frame { before: &before, now: &now };
-        let text = frame.draw(200, usize::MAX, Paint::for_stdout());
+        let text = frame.draw(200, usize::MAX, Paint::none());
         for part in [
             "requests 50/s  rejected 10/s (20.0%)",
             "cpu 10%",
@@ -415,6 +415,6 @@ mod tests {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "nobody draws on the operator's terminal");
-        assert!(frame.draw(40, 10, Paint::for_stdout()).lines().all(|l| l.chars().count() <= 40));
+        assert!(frame.draw(40, 10, Paint::none()).lines().all(|l| l.chars().count() <= 40));
     }
 }

@@ -166,6 +166,6 @@ pub(in crate::config) static TELEMETRY: Section = Section::new(
         Field::new("begin", Truth, "Whether a trace begins here that nobody has begun before.")
             .or("true"),
         Field::new("service_name", Text, "What the spans say that they are of."),
-        Field::new("headers", Headers, "Sent with every batch of spans."),
+        Field::new("headers", Headers, "Sent with every batch of spans.").secret(),
     ],
 );

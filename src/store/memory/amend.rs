@@ -10,7 +10,7 @@ impl Memory {
     /// Takes back what a request held. A queue that drains at another rate by now, because of a
     /// reload, moves up by itself.
     pub(crate) fn release(&self, hold: &Hold, now: Micros) {
-        if hold.quota.is_concurrency() || self.is_in_force(hold) {
+        if hold.quota.is_concurrency() || self.is_in_force(hold, now) {
             self.amend(hold, now, |state| hold.quota.give_back(state?, &hold.admitted, now));
         }
     }
@@ -19,7 +19,7 @@ impl Memory {
     /// limit holds then, unless that makes no difference any more.
     pub(crate) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Verdict> {
         let Hold { quota, admitted, .. } = hold;
-        let in_force = self.is_in_force(hold);
+        let in_force = self.is_in_force(hold, now);
         let state = self.amend(hold, now, |state| match (in_force, state) {
             (true, state) => quota.settle(state, admitted, now, actual),
             (false, state) => Quota::settle_elsewhere(state?, admitted.cost, actual),
@@ -28,9 +28,9 @@ impl Memory {
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.
-    fn is_in_force(&self, hold: &Hold) -> bool {
+    fn is_in_force(&self, hold: &Hold, now: Micros) -> bool {
         let limits = self.limits.load();
-        hold.granted
+        hold.is_granted(now)
             || limits.get(hold.limit.0 as usize).is_some_and(|quotas| quotas.contains(&hold.quota))
     }
 

@@ -201,6 +201,8 @@ struct Loop {
     probe_at: Instant,
     /// What was heard of operators' acts.
     acts: Option<Heard>,
+    /// It was said that they cannot be heard.
+    deaf: bool,
 }
 
 impl Loop {
@@ -214,6 +216,7 @@ impl Loop {
             checked: false,
             probe_at: Instant::now(),
             acts: None,
+            deaf: false,
         }
     }
 
@@ -274,11 +277,32 @@ impl Loop {
         }
         // What single failures let pass is charged as well, without a word.
         self.reconcile();
-        if let Ok(Ok(acts)) = timeout(PATIENCE, self.shared.share_acts(self.acts)).await {
-            self.acts = acts;
-        }
+        self.share_acts().await;
         if !self.checked {
             let _ = timeout(PATIENCE, self.check()).await;
+        }
+    }
+
+    /// Hears what operators have said elsewhere, and says what they said here. It must not hold up
+    /// what requests wait for.
+    async fn share_acts(&mut self) {
+        let shared = timeout(TICK, self.shared.share_acts(self.acts)).await;
+        match shared.unwrap_or(Err(Trouble::Late)) {
+            Ok(acts) => {
+                self.acts = acts;
+                self.deaf = false;
+            }
+            Err(trouble) => {
+                if trouble == Trouble::Late {
+                    self.shared.cut_late();
+                }
+                if !std::mem::replace(&mut self.deaf, true) {
+                    let why = trouble.name();
+                    tracing::warn!(
+                        "bans and grants are not shared until the store answers ({why})"
+                    );
+                }
+            }
         }
     }
 
@@ -314,7 +338,16 @@ impl Loop {
         if self.shared.breaker.is_open() {
             return Err(Trouble::Untried);
         }
-        let batch: Vec<Amendment> = self.pending.drain(..self.pending.len().min(BATCH)).collect();
+        let mut batch: Vec<Amendment> =
+            self.pending.drain(..self.pending.len().min(BATCH)).collect();
+        // An operator who was told that a counter could not be forgotten must not find it forgotten later.
+        let given_up = |amendment: &Amendment| {
+            let done = amendment.done.as_ref();
+            amendment.change == Change::Forget && done.is_some_and(oneshot::Sender::is_closed)
+        };
+        let before = batch.len();
+        batch.retain(|amendment| !given_up(amendment));
+        self.waiting.fetch_sub(before - batch.len(), Ordering::Release);
         let shared = &self.shared;
         let calls = batch.iter().map(|amendment| {
             let call = Call::amend(amendment, shared, now);
@@ -340,12 +373,13 @@ impl Loop {
                         continue;
                     }
                 }
-                // It does not become right by being repeated.
+                // It does not become right by being repeated; whoever waits hears that nothing came of it.
                 Err(refused) => self.shared.metrics.fail(refused.name()),
-                Ok(_) => {}
-            }
-            if let Some(done) = amendment.done {
-                let _ = done.send(());
+                Ok(_) => {
+                    if let Some(done) = amendment.done {
+                        let _ = done.send(());
+                    }
+                }
             }
             self.waiting.fetch_sub(1, Ordering::Release);
         }

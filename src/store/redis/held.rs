@@ -77,7 +77,9 @@ impl Shared {
         self.land(hold);
         let change = match hold.admitted.state() {
             _ if hold.quota.is_concurrency() => Change::Land(*flight),
-            Some(after) if hold.quota.is_queue() && self.is_in_force(hold) => Change::Leave(after),
+            Some(after) if hold.quota.is_queue() && self.is_in_force(hold, self.clock.now()) => {
+                Change::Leave(after)
+            }
             _ => return,
         };
         let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
@@ -85,16 +87,17 @@ impl Shared {
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.
-    fn is_in_force(&self, hold: &Hold) -> bool {
+    fn is_in_force(&self, hold: &Hold, now: Micros) -> bool {
         let registry = self.registry.load();
-        hold.granted || registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
+        hold.is_granted(now)
+            || registry.get(&hold.limit).is_some_and(|quotas| quotas.contains(&hold.quota))
     }
 
     /// The store is told in the background; what the caller hears is what the limit holds then, as
     /// far as this gateway knows.
     pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
         let InStore { key, skew, .. } = hold.shared.as_ref()?;
-        let in_force = self.is_in_force(hold);
+        let in_force = self.is_in_force(hold, self.clock.now());
         let Hold { quota, admitted, .. } = hold;
         let counted = admitted.state()?;
         let flags = if in_force { 0 } else { wire::ELSEWHERE };

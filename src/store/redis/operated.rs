@@ -13,26 +13,39 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+/// For so long after its end an act may still be there: clocks differ.
+const OVER: Micros = 60_000_000;
+
 /// How long the store has; nobody's request waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Acts of all gateways, a field each; how often they have changed, in the field `#`; and a number that
-/// is drawn when there are none yet, in the field `@`: if it is another one, the store has forgotten
-/// what it was told. The key lives as long as its longest act.
+/// Acts of all gateways, a field each. Beside them: how often they have changed, in the field `#`; a
+/// number that is drawn when there are none yet, in `@`, and one that is drawn with every change, in
+/// `!`. If `@` is another one, or `#` has gone back, the store has forgotten something that it was told.
+/// The key lives as long as its longest act.
 const TELL: &str = "
 local name, act, life = ARGV[1], ARGV[2], tonumber(ARGV[3])
 redis.call('HSETNX', KEYS[1], '@', ARGV[4])
 if act == '' then redis.call('HDEL', KEYS[1], name) else redis.call('HSET', KEYS[1], name, act) end
 redis.call('HINCRBY', KEYS[1], '#', 1)
+redis.call('HSET', KEYS[1], '!', ARGV[4])
 redis.call('PEXPIRE', KEYS[1], math.max(life, redis.call('PTTL', KEYS[1]), 1))
 return 1";
 
-/// What is known of the acts in the store: how often they have changed, and since when they are
-/// remembered.
+/// What is known of the acts in the store: how often they have changed, since when they are
+/// remembered, and which change was the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     changes: u64,
     memory: u64,
+    last: u64,
+}
+
+impl Heard {
+    /// Whether what is there now lacks something of this.
+    fn is_lost_in(&self, there: Option<&Self>) -> bool {
+        there.is_none_or(|there| there.memory != self.memory || there.changes < self.changes)
+    }
 }
 
 impl Shared {
@@ -84,23 +97,29 @@ impl Shared {
     /// since it was heard last. What the store has forgotten it is told again by whoever remembers.
     pub(super) async fn share_acts(&self, heard: Option<Heard>) -> Result<Option<Heard>, Trouble> {
         let mut there = self.hear().await?;
-        if heard.is_some_and(|heard| there.is_none_or(|there| there.memory != heard.memory)) {
+        if heard.is_some_and(|heard| heard.is_lost_in(there.as_ref())) {
             self.overrides.tell_again(&self.acts().await?);
         }
         if self.tell_acts().await? {
             there = self.hear().await?;
         }
         if there != heard {
-            self.heed(&self.acts().await?);
+            let all = self.acts().await?;
+            self.forget_acts(&all).await?;
+            self.heed(&all);
         }
         Ok(there)
     }
 
     async fn hear(&self) -> Result<Option<Heard>, Trouble> {
-        let reply = self.command(&["HMGET", &self.acts_key(), "#", "@"]).await?;
-        let Value::Array(both) = reply else { return Err(Trouble::Refused) };
-        let [changes, memory] = &both[..] else { return Err(Trouble::Refused) };
-        Ok(number(changes).zip(number(memory)).map(|(changes, memory)| Heard { changes, memory }))
+        let reply = self.command(&["HMGET", &self.acts_key(), "#", "@", "!"]).await?;
+        let Value::Array(all) = reply else { return Err(Trouble::Refused) };
+        let [changes, memory, last] = &all[..] else { return Err(Trouble::Refused) };
+        let heard = || {
+            let (changes, memory) = (number(changes)?, number(memory)?);
+            Some(Heard { changes, memory, last: number(last)? })
+        };
+        Ok(heard())
     }
 
     async fn acts(&self) -> Result<Acts, Trouble> {
@@ -141,6 +160,16 @@ impl Shared {
             self.overrides.were_told(1);
         }
         Ok(!untold.is_empty())
+    }
+
+    /// Acts that have long been over are nobody's business any more.
+    async fn forget_acts(&self, all: &Acts) -> Result<(), Trouble> {
+        let now = self.clock.wall(self.clock.now());
+        let over = all.iter().filter(|(_, act)| act.until.saturating_add(OVER) < now);
+        for (name, _) in over {
+            self.command(&["HDEL", &self.acts_key(), name]).await?;
+        }
+        Ok(())
     }
 
     /// Does as all gateways have said. What is forgiven is remembered nowhere.
