@@ -130,6 +130,11 @@ impl Trace {
         self.said.as_ref()?.parent.as_ref()
     }
 
+    /// Whether the caller has said in which trace it is.
+    pub fn has_parent(&self) -> bool {
+        self.parent().is_some()
+    }
+
     /// Appends what the request is called.
     pub fn write_request_id(&self, out: &mut Vec<u8>) {
         match self.said.as_ref().and_then(|said| said.request_id.as_ref()) {

@@ -22,7 +22,9 @@ fn what_is_well_formed_is_passed_on_and_the_rest_begins_here() {
     assert!(parent.starts_with(&format!("00-{id}-")) && parent.ends_with("-01"), "{parent} {id}");
     let (next, other, _) = seen(&[]);
     assert!(next != parent && other != id, "each has its own");
-    let (parent, id, _) = seen(&[("traceparent", "00-zz"), ("x-request-id", "a b\t")]);
+    let bad = [("traceparent", "00-zz"), ("x-request-id", "a b\t"), ("tracestate", "a=b")];
+    let (parent, id, state) = seen(&bad);
+    assert_eq!(state, None, "it belongs to a parent that is none");
     assert!(parent.starts_with(&format!("00-{id}-")) && id.len() == 32);
     let (parent, id, _) = seen(&[("x-request-id", "a"), ("x-request-id", "b")]);
     assert!(id.len() == 32 && parent.contains(&id), "which of the two nobody knows");

@@ -283,6 +283,8 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
             "host" | "content-length" | "x-forwarded-for" | "via" | "expect" | "cookie"
             | "x-request-id" | "traceparent" => false,
             "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
+            // It belongs to a parent, and there is none but the one that was passed on.
+            "tracestate" => exchange.trace.has_parent(),
             "accept-encoding" => !writer.identity,
             // Said below, where it is needed.
             "sec-websocket-key" => exchange.upgrade.is_none(),
