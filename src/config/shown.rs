@@ -164,10 +164,11 @@ mod tests {
         let shown = file(
             "\
 plans: { free: { rate: 60/minute, burst: 10 }, pro: { rate: 10/s, burst: 7 } }
-default_plan: '${A:-free}'
+default_plan: free
 server: { max_headers: 50, max_connections: 0x10, idle_timeout: ~ }
 logging: { access: off }
-telemetry: { otlp: 'http://a', service_name: 1.10, sample: 10%, headers: { X-A: '${A:-b}' } }
+telemetry: { otlp: 'http://a', service_name: 1.10, sample: 10%, headers: { X-A: b } }
+routes: [{ path: /, upstream: app, request_headers: { set: { X-B: '${A:-b}' } } }]
 ",
         );
         assert_eq!(shown["plans"]["pro"], json!({ "rate": "10/s", "burst": 7 }));
@@ -179,7 +180,7 @@ telemetry: { otlp: 'http://a', service_name: 1.10, sample: 10%, headers: { X-A: 
         assert_eq!(shown["logging"]["access"], "off");
         assert_eq!(shown["telemetry"]["service_name"], "1.10");
         assert_eq!(shown["telemetry"]["headers"], "•••", "each of them may be a key");
-        assert_eq!(shown["default_plan"], "${A:-free}");
+        assert_eq!(shown["routes"][0]["request_headers"]["set"]["X-B"], "${A:-b}");
     }
 
     #[test]
