@@ -3,7 +3,7 @@
 //! Each worker counts for itself, minute by minute, in sketches of a fixed size (Space-Saving, by
 //! Metwally, Agrawal and El Abbadi): a caller who is not among those counted takes the place of the
 //! one with the smallest count, and begins where that one stood. So nobody who has more than a
-//! [`PLACES`]th of all requests of a minute is missed, and a count is too high by at most what its
+//! 128th of all requests of a minute is missed, and a count is too high by at most what its
 //! place had before, which is told with it.
 
 use crate::clock::{Micros, SECOND};

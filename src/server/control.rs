@@ -201,6 +201,8 @@ impl Control {
         // What changed between reading and watching is noticed now.
         let _ = notices.send(());
         let mut second = tokio::time::interval(Duration::from_secs(1));
+        // A process that was stopped for a while has not had all those seconds.
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut moment = tokio::time::interval(Duration::from_millis(250));
         loop {
             tokio::select! {
