@@ -204,6 +204,18 @@ impl Query {
         Self(decoded.collect())
     }
 
+    /// Nothing but these, and each once: what is misspelt is said, not ignored.
+    fn only(&self, known: &[&str]) -> Result<(), ApiError> {
+        for (index, (name, _)) in self.0.iter().enumerate() {
+            let twice = self.0[..index].iter().any(|(other, _)| other == name);
+            if twice || !known.contains(&name.as_str()) {
+                let message = format!("'{name}' is not known here, or is there twice");
+                return Err(ApiError::bad(message));
+            }
+        }
+        Ok(())
+    }
+
     fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }

@@ -11,7 +11,7 @@ use crate::proxy::identify::{Beholder, Caller, satisfy};
 use crate::proxy::refusal::Refusal;
 use crate::snapshot::{Found, Limit, Mismatch, Snapshot, why_not};
 use crate::store::{Part, Subject};
-use http::header::FORWARDED;
+use http::header::{CONTENT_LENGTH, FORWARDED};
 use http::{HeaderMap, Method, Request};
 use std::net::IpAddr;
 
@@ -97,7 +97,9 @@ pub fn explain(given: &Given<'_>, request: &Request<()>) -> Explanation {
     let beholder = Beholder { snapshot, origin, trusted, wall: given.wall };
     let identified = destination.is_ok().then(|| beholder.identify(request));
     let required = index.map(|index| snapshot.routes[index].require).unwrap_or_default();
+    let too_much = too_much(snapshot, index, request);
     let refused = match (&destination, &identified) {
+        _ if too_much.is_some() => too_much,
         (Err(refusal), _) | (_, Some(Err(refusal))) => Some(told(refusal)),
         (_, Some(Ok(caller))) => satisfy(required, caller).err().as_ref().map(told),
         _ => None,
@@ -129,6 +131,27 @@ pub fn explain(given: &Given<'_>, request: &Request<()>) -> Explanation {
             Ok(destination) => Ok((destination.host.clone(), destination.path().to_owned())),
             Err(refusal) => Err(refusal.to_string()),
         },
+    }
+}
+
+/// Whether it is more than the gateway takes.
+fn too_much(
+    snapshot: &Snapshot,
+    route: Option<usize>,
+    request: &Request<()>,
+) -> Option<(u16, String)> {
+    let (server, headers) = (&snapshot.server, request.headers());
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let most = route.map_or(server.max_body_bytes, |route| snapshot.routes[route].max_body_bytes);
+    if headers.len() > server.max_headers {
+        Some(told(&Refusal::TooManyHeaders))
+    } else if request.uri().path_and_query().map_or(0, |p| p.as_str().len()) > server.max_uri_bytes
+    {
+        Some(told(&Refusal::UriTooLong))
+    } else if length.zip(most).is_some_and(|(length, most): (u64, u64)| length > most) {
+        Some(told(&Refusal::TooLarge))
+    } else {
+        None
     }
 }
 

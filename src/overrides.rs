@@ -21,9 +21,13 @@ pub use who::{NoCaller, Who};
 
 use crate::clock::{Clock, Micros};
 use parking_lot::Mutex;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use tokio::sync::watch;
+
+/// So many acts are told at once.
+const HANDFUL: usize = 100;
 
 /// Everything that was said of single callers.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ struct Book {
     acts: Acts,
     keeper: Keeper,
     /// What a shared store is to be told: acts, or names of acts that are withdrawn.
-    untold: Vec<(String, Option<Act>)>,
+    untold: VecDeque<(String, Option<Act>)>,
 }
 
 /// Who remembers acts over a restart.
@@ -103,9 +107,15 @@ impl Overrides {
     /// down.
     pub fn withdraw(&self, name: &str) -> (bool, io::Result<()>) {
         let mut book = self.book.lock();
-        let Some(act) = book.acts.remove(name) else { return (false, Ok(())) };
-        self.undo(&act);
-        (true, self.tell(&mut book, name.to_owned(), None))
+        let act = book.acts.remove(name);
+        if let Some(act) = &act {
+            self.undo(act);
+        }
+        // Another gateway may have said it a moment ago.
+        if act.is_none() && book.keeper != Keeper::Store {
+            return (false, Ok(()));
+        }
+        (act.is_some(), self.tell(&mut book, name.to_owned(), None))
     }
 
     fn tell(&self, book: &mut Book, name: String, act: Option<Act>) -> io::Result<()> {
@@ -113,7 +123,7 @@ impl Overrides {
             Keeper::Nobody => Ok(()),
             Keeper::File(path) => acts::write(path, &book.acts),
             Keeper::Store => {
-                book.untold.push((name, act));
+                book.untold.push_back((name, act));
                 self.untold.send_replace(book.untold.len());
                 Ok(())
             }
@@ -126,9 +136,9 @@ impl Overrides {
         let _ = self.untold.subscribe().wait_for(|untold| *untold == 0).await;
     }
 
-    /// What a shared store has not heard of yet.
+    /// What a shared store has not heard of yet, a handful at a time.
     pub fn untold(&self) -> Vec<(String, Option<Act>)> {
-        self.book.lock().untold.clone()
+        self.book.lock().untold.iter().take(HANDFUL).cloned().collect()
     }
 
     /// It has heard of the first so many.
@@ -143,7 +153,8 @@ impl Overrides {
     pub fn adopt(&self, all: &Acts) -> Vec<Act> {
         let (mut book, now) = (self.book.lock(), self.wall());
         let untold = std::mem::take(&mut book.untold);
-        let is_untold = |name: &str| untold.iter().any(|(other, _)| other == name);
+        let names: HashSet<&str> = untold.iter().map(|(name, _)| name.as_str()).collect();
+        let is_untold = |name: &str| names.contains(name);
         let mut new = Vec::new();
         for (name, act) in all {
             if act.until > now && book.acts.get(name) != Some(act) && !is_untold(name) {
@@ -167,11 +178,12 @@ impl Overrides {
     pub fn tell_again(&self, all: &Acts) {
         let (mut book, now) = (self.book.lock(), self.wall());
         let Book { acts, untold, .. } = &mut *book;
-        for (name, act) in acts.iter().filter(|(_, act)| act.until > now) {
-            if !all.contains_key(name) && !untold.iter().any(|(other, _)| other == name) {
-                untold.push((name.clone(), Some(act.clone())));
-            }
-        }
+        let names: HashSet<&str> = untold.iter().map(|(name, _)| name.as_str()).collect();
+        let lost = acts.iter().filter(|(name, act)| {
+            act.until > now && !all.contains_key(*name) && !names.contains(name.as_str())
+        });
+        let lost: Vec<_> = lost.map(|(name, act)| (name.clone(), Some(act.clone()))).collect();
+        untold.extend(lost);
         self.untold.send_replace(untold.len());
     }
 

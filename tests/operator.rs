@@ -165,6 +165,10 @@ fn what_is_asked_wrongly_is_said_and_changes_nothing() {
     assert_eq!(text.status, 415, "a form of some page could send that");
     assert_eq!(operator.send("POST", "/api/v1/bans", &[JSON], "{").status, 400);
     assert_eq!(operator.send("POST", "/api/v1/bans", &[JSON], &" ".repeat(70_000)).status, 400);
+    let twice = "/api/v1/bans?caller=ip:1.1.1.1&caller=ip:2.2.2.2";
+    assert_eq!(operator.ask("DELETE", twice, None).0, 400);
+    let misspelt = "/api/v1/grants?caller=ip:1.1.1.1&limt=x";
+    assert_eq!(operator.ask("DELETE", misspelt, None).0, 400);
     assert_eq!(operator.ask("GET", "/api/v1/nothing", None).0, 404);
     let reply = operator.send("PUT", "/api/v1/bans", &[], "");
     assert_eq!((reply.status, reply.header("allow")), (405, Some("GET, POST, DELETE")));
@@ -222,6 +226,10 @@ fn callers_never_reach_it() {
         assert_eq!(gateway.get(path).text(), "hello", "{path} is the backend's");
     }
     assert_eq!(backend.count(), 5);
+    // Not even through a gateway that somebody pointed at it by a name.
+    let status =
+        Operator::of(&gateway).send("GET", "/api/v1/status", &[TOKEN, ("via", "1.1 sluice")], "");
+    assert_eq!(status.status, 403);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::store::{Charge, LimitId, Memory, Part, Subject};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub type Token = Arc<Mutex<Option<String>>>;
 const GUESSES: Rate = Rate { count: 10, window: 60_000_000 };
 
 /// Addresses whose guesses are remembered.
-const ADDRESSES: usize = 10_000;
+const ADDRESSES: usize = 100_000;
 
 /// Who may.
 pub(super) struct Access {
@@ -91,6 +91,12 @@ impl Access {
     }
 
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: IpAddr) -> Result<(), Refusal> {
+        let via = request.headers().get_all(VIA).iter();
+        if via.into_iter().any(|via| via.as_bytes().ends_with(b" sluice")) {
+            return Err(Refusal::Foreign(
+                "this came through a gateway: callers have no business here",
+            ));
+        }
         let wanted = self.token.lock().clone();
         match wanted {
             Some(token) => self.admit_by_token(request, &token, peer),

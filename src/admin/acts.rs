@@ -74,6 +74,7 @@ pub(super) async fn ban(gateway: &Gateway, body: &Value) -> Result<Value, ApiErr
 
 /// `DELETE /api/v1/bans?caller=ip:203.0.113.7`.
 pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiError> {
+    query.only(&["caller"])?;
     let who = caller(gateway, query.get("caller"))?;
     let (operators, kept) = gateway.overrides.withdraw(&overrides::name(What::Ban, &who, None));
     let lifted = gateway.overrides.bans.lift(&who) || operators;
@@ -147,6 +148,7 @@ pub(super) async fn grant(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
 
 /// `DELETE /api/v1/grants?caller=api_key:acme[&limit=search-rate]`.
 pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, ApiError> {
+    query.only(&["caller", "limit"])?;
     let who = caller(gateway, query.get("caller"))?;
     let limit = query.get("limit");
     let all = gateway.overrides.grants.list(gateway.clock.now());

@@ -133,7 +133,13 @@ fn state<'v>(live: Option<&'v Value>, limit: &Guard) -> Option<&'v Value> {
 
 /// What comes of it all: the status, and why.
 fn outcome(explained: &Explanation, live: Option<&Value>) -> (Option<u16>, String) {
-    if let Some(ban) = live.and_then(|live| live["bans"].get(0)) {
+    // Whoever is refused for what they lack is nobody but an address.
+    let counts = |ban: &&Value| {
+        let by_address = ban["caller"].as_str().is_some_and(|who| who.starts_with("ip:"));
+        by_address || explained.refused.as_ref().is_none_or(|(status, _)| *status != 401)
+    };
+    let mut bans = live.and_then(|live| live["bans"].as_array()).into_iter().flatten();
+    if let Some(ban) = bans.find(counts) {
         let who = ban["caller"].as_str().unwrap_or_default();
         let who = printable(who);
         return (Some(429), format!("{who} is banned for another {} s", ban["seconds"]));

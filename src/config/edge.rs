@@ -67,7 +67,10 @@ pub(super) fn keep_callers_out(
     let is_here = |endpoint: &Endpoint| {
         let host = endpoint.host.trim_matches(['[', ']']);
         let same = match host.parse::<IpAddr>() {
-            Ok(ip) => ip == ours || ip.is_loopback() && ours.is_unspecified(),
+            Ok(ip) => {
+                let ip = ip.to_canonical();
+                ip == ours || ip.is_unspecified() || ip.is_loopback() && ours.is_unspecified()
+            }
             Err(_) => host == "localhost",
         };
         same && endpoint.port == admin.address.port()
