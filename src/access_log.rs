@@ -65,6 +65,10 @@ impl Line {
     /// Adds text; whatever it holds, it is one value.
     pub fn text(&mut self, name: &str, text: &str) {
         self.name(name);
+        self.value(text);
+    }
+
+    fn value(&mut self, text: &str) {
         match self.format {
             LogFormat::Json => {
                 // Writing to a vector cannot fail, and text is always representable.
@@ -105,6 +109,58 @@ impl Line {
         let _ = write!(self.out, "{}.{:03}", time / 1000, time % 1000);
     }
 
+    /// Adds texts that have names of their own, as far as there are any.
+    pub fn texts<'t>(&mut self, name: &str, texts: impl Iterator<Item = (&'t str, &'t str)>) {
+        self.pairs(name, texts, Self::value);
+    }
+
+    /// Adds whole numbers that have names of their own, as far as there are any.
+    pub fn numbers<'t>(&mut self, name: &str, numbers: impl Iterator<Item = (&'t str, u64)>) {
+        self.pairs(name, numbers, |line, number| {
+            line.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        });
+    }
+
+    /// An object, or words whose names are joined by a dot.
+    fn pairs<'t, T>(
+        &mut self,
+        name: &str,
+        pairs: impl Iterator<Item = (&'t str, T)>,
+        write: impl Fn(&mut Self, T),
+    ) {
+        let mut open = false;
+        for (key, value) in pairs {
+            match self.format {
+                LogFormat::Json => {
+                    if open {
+                        self.out.push(b',');
+                    } else {
+                        self.name(name);
+                        self.out.push(b'{');
+                    }
+                    self.value(key);
+                    self.out.push(b':');
+                }
+                LogFormat::Text => {
+                    self.out.push(b' ');
+                    self.word(&format!("{name}.{key}"));
+                    self.out.push(b'=');
+                }
+            }
+            write(self, value);
+            open = true;
+        }
+        if open && self.format == LogFormat::Json {
+            self.out.push(b'}');
+        }
+    }
+
+    /// Adds a share of the whole.
+    pub fn share(&mut self, name: &str, share: f64) {
+        self.name(name);
+        let _ = write!(self.out, "{share}");
+    }
+
     /// The finished line.
     pub fn finish(mut self) -> Vec<u8> {
         let end: &[u8] = if self.format == LogFormat::Json { b"}\n" } else { b"\n" };
@@ -124,7 +180,10 @@ mod tests {
         line.text("user", HOSTILE);
         line.text("route", "login page");
         line.id(|out| out.extend_from_slice(b"a-1"));
+        line.texts("headers", [("x-a", HOSTILE), ("x-b", "b")].into_iter());
+        line.numbers("costs", std::iter::empty());
         line.millis("duration_ms", 1_234);
+        line.numbers("costs", [("tokens a day", 12)].into_iter());
         String::from_utf8(line.finish()).unwrap()
     }
 
@@ -135,13 +194,16 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&value["path"], &value["user"]), (&HOSTILE.into(), &HOSTILE.into()));
         assert_eq!((&value["duration_ms"], &value["request_id"]), (&1.234.into(), &"a-1".into()));
+        assert_eq!(value["headers"], serde_json::json!({ "x-a": HOSTILE, "x-b": "b" }));
+        assert_eq!(value["costs"], serde_json::json!({ "tokens a day": 12 }));
         let text = line(LogFormat::Text);
         assert_eq!(text.find('\n'), Some(text.len() - 1));
         assert!(text.trim_end().chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
         let path = format!("{HOSTILE:?}");
         let expected = format!(
             "1970-01-01T00:00:00.000Z 404 GET {path} user={path} route=\"login page\" \
-             request_id=a-1 duration_ms=1.234\n"
+             request_id=a-1 headers.x-a={path} headers.x-b=b duration_ms=1.234 \
+             \"costs.tokens a day\"=12\n"
         );
         assert_eq!(text, expected);
     }

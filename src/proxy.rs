@@ -23,7 +23,7 @@ mod record;
 pub mod refusal;
 pub mod relay;
 pub mod respond;
-mod settle;
+pub(crate) mod settle;
 mod tunnel;
 mod watched;
 
@@ -82,6 +82,7 @@ async fn pass(
 ) -> Result<Answer, Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     exchange.origin = address::origin(exchange, head.headers());
+    exchange.note_headers(head.headers());
     early_denial::address(exchange)?;
     let mut arrived = arrive(exchange, head);
     if in_flight::is_at_stake(exchange) {

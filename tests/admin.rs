@@ -123,13 +123,52 @@ fn the_log_can_be_written_for_people() {
     }
     let lines = eventually("lines", || Some(gateway.log.text()).filter(|t| t.lines().count() == 2));
     let expected = format!(
-        "2024-02-08T22:50:00.000Z 200 GET /a ip=127.0.0.1 route=all-paths upstream={} remaining=0 \
-         request_id=r-1 bytes=5 duration_ms=0.000 upstream_ms=0.000 overhead_ms=0.000\n\
-         2024-02-08T22:50:00.000Z 429 GET /b%0A200 ip=127.0.0.1 route=all-paths limit=per-ip \
-         remaining=0 error=limited request_id=r-1 bytes=0 duration_ms=0.000 overhead_ms=0.000\n",
+        "2024-02-08T22:50:00.000Z 200 GET /a ip=127.0.0.1 host=example.test route=all-paths \
+         upstream={} remaining=0 request_id=r-1 bytes=5 duration_ms=0.000 upstream_ms=0.000 overhead_ms=0.000\n\
+         2024-02-08T22:50:00.000Z 429 GET /b%0A200 ip=127.0.0.1 host=example.test \
+         route=all-paths limit=per-ip remaining=0 error=limited request_id=r-1 bytes=0 duration_ms=0.000 overhead_ms=0.000\n",
         backend.address()
     );
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_log_tells_what_limits_go_by() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "logging:
+  access: {{ headers: [X-Tenant], sample: {{ allowed: 99.9% }} }}
+identity:
+  trusted_proxies: [127.0.0.1]
+  user: {{ header: X-User-Id }}
+plans: {{ free: {{ rate: 10/minute }}, pro: {{ rate: 50/minute }} }}
+default_plan: pro
+upstreams: {{ app: 'http://{}' }}
+routes:
+  - name: api
+    path: /
+    upstream: app
+    limits:
+      - {{ name: tenants, by: header:X-Tenant, rate: 100/minute }}
+      - name: answers
+        by: user
+        rate: 100/minute
+        cost: {{ response_bytes: 2, reserve: 1 }}
+",
+        backend.address()
+    );
+    let gateway = Gateway::start(&yaml);
+    let headers = [("x-tenant", "t \"1\""), ("x-user-id", "anna"), ("host", "API.example.com:80")];
+    for _ in 0..5 {
+        gateway.get_with("/a?b", &headers);
+    }
+    // One in a thousand is not there; not all of them are.
+    let line = gateway.log.wait_for(1).remove(0);
+    assert_eq!(line["host"], "api.example.com", "as routes match it");
+    assert_eq!(line["headers"], serde_json::json!({ "x-tenant": "t \"1\"" }));
+    assert_eq!((&line["user"], &line["plan"]), (&"anna".into(), &"pro".into()));
+    assert_eq!(line["costs"], serde_json::json!({ "answers": 3 }), "five bytes, two a token");
+    assert_eq!(line["sample"], 0.999);
 }
 
 #[test]

@@ -17,7 +17,7 @@ impl Default for Logging {
 
 impl Default for AccessLog {
     fn default() -> Self {
-        Self { format: LogFormat::Json, allowed: 1.0, rejected: 0.01 }
+        Self { format: LogFormat::Json, allowed: 1.0, rejected: 0.01, headers: Vec::new() }
     }
 }
 
@@ -73,6 +73,7 @@ impl Read for AccessLog {
             log.allowed = allowed.unwrap_or(log.allowed);
             log.rejected = rejected.unwrap_or(log.rejected);
         }
+        log.headers = fields.read("headers", cx).unwrap_or_default();
         Some(log)
     }
 }

@@ -464,6 +464,16 @@ pub enum Quotas {
     ByPlan(Vec<Quota>),
 }
 
+impl Quotas {
+    /// Each of them.
+    pub fn all(&self) -> &[Quota] {
+        match self {
+            Self::Fixed(quota) => std::slice::from_ref(quota),
+            Self::ByPlan(quotas) => quotas,
+        }
+    }
+}
+
 /// A backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
@@ -795,7 +805,7 @@ pub enum LogFormat {
 }
 
 /// The access log.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AccessLog {
     /// How a line is written.
     pub format: LogFormat,
@@ -803,4 +813,6 @@ pub struct AccessLog {
     pub allowed: f64,
     /// The share of rejected requests that is logged.
     pub rejected: f64,
+    /// Headers of requests that are logged.
+    pub headers: Vec<HeaderName>,
 }

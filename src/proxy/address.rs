@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,14 @@
-//! Which limits apply to a caller, and by which of their counters.
+//! Which limits apply to a caller, by which of their counters, and what they are asked for. A
+//! request that is simulated goes through the same functions.
 
 use super::identify::Caller;
+use super::settle::reserve;
+use crate::clock::Micros;
 use crate::config::model::{Attribute, Layer};
-use crate::snapshot::Limit;
-use crate::store::Part;
+use crate::limit::Quota;
+use crate::overrides::{Ban, Bans, Who, Why};
+use crate::snapshot::{Limit, Limits};
+use crate::store::{Charge, Memory, Part, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -108,6 +113,57 @@ pub fn claim<'a>(
             claims.push(Claim { limit: index, quota, plan, parts: start..parts.len() });
         }
     }
+}
+
+/// What a limit that applies is asked for. The caller may have been granted another quota, until
+/// then; the request's body may have announced its length.
+#[inline(always)]
+pub fn charge<'a>(
+    limit: &'a Limit,
+    claim: &Claim,
+    known: &Known<'_>,
+    subject: Subject<'a>,
+    grant: Option<&'a (Quota, Micros)>,
+    announced: Option<u64>,
+) -> Charge<'a> {
+    let quota = grant.map_or_else(|| limit.quota(claim.quota), |(quota, _)| quota);
+    let mut charge = Charge::new(limit.id, quota, subject);
+    charge.granted = grant.map(|(_, until)| *until);
+    (charge.shadow, charge.leased, charge.on_failure) =
+        (limit.shadow, limit.leased, limit.on_failure);
+    if !limit.shards.is_empty() {
+        let index = shard(known, limit.shards.len());
+        (charge.shard, charge.quota) = (Some(index as u16), &limit.shards[index]);
+    }
+    (charge.cost, charge.settles) = reserve(&limit.cost, charge.quota, announced);
+    charge
+}
+
+/// Counts the rejects of a request where a limit has a penalty, and bans whoever has had too many:
+/// those limits, and whether the caller was not banned before.
+pub fn penalise<'l>(
+    store: &Memory,
+    bans: &Bans,
+    limits: &'l Limits,
+    claims: &[Claim],
+    charges: &[Charge<'_>],
+    now: Micros,
+) -> SmallVec<[(&'l Limit, bool); 2]> {
+    let mut banned = SmallVec::new();
+    for (claim, charge) in claims.iter().zip(charges) {
+        let limit = &*limits[claim.limit];
+        let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
+            continue;
+        };
+        let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
+        let decision = store.charge_all(&mut [reject], now);
+        let [part] = charge.subject.0 else { continue };
+        let Some(who) = Who::of(*part).filter(|_| decision.rejected_by.is_some()) else { continue };
+        let (why, until) = (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
+        let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
+        banned.push((limit, bans.add(Ban { who, why, until, metrics }, now)));
+    }
+    banned
 }
 
 /// Which part of a limit a caller belongs to: always the same.

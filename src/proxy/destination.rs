@@ -116,10 +116,16 @@ fn authority<B>(request: &Request<B>) -> Result<HeaderValue, Refusal> {
         .map_err(|_| Refusal::Malformed("the target's authority is not valid"))
 }
 
-/// `host[:port]`, where host is a name or an address; no user name, no empty host.
+const BAD_HOST: Refusal = Refusal::Malformed("the Host is not valid");
+
 fn host(authority: &HeaderValue) -> Result<String, Refusal> {
-    const BAD: Refusal = Refusal::Malformed("the Host is not valid");
-    let text = authority.to_str().map_err(|_| BAD)?;
+    host_name(authority.to_str().map_err(|_| BAD_HOST)?)
+}
+
+/// `host[:port]`, where host is a name or an address; no user name, no empty host. As routes match
+/// it: in lower case, without the port.
+pub fn host_name(text: &str) -> Result<String, Refusal> {
+    const BAD: Refusal = BAD_HOST;
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or(BAD)?;

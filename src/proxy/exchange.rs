@@ -223,6 +223,7 @@ impl Exchange {
     pub(super) fn settle(&mut self, end: End) -> Option<Telling> {
         let mut settlement = self.settlement.take()?;
         settlement.end(end, &mut self.judgement.said);
+        self.record.costs = std::mem::take(&mut settlement.settled);
         settlement.telling()
     }
 }

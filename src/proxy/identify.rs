@@ -172,7 +172,7 @@ fn api_key<'k, B>(keys: &'k ApiKeys, request: &Request<B>) -> Result<Option<&'k 
 }
 
 /// A parameter's value as it stands in the query; keys need no escapes.
-fn query_parameter<'q>(query: &'q str, name: &str) -> Result<Option<&'q [u8]>, Refusal> {
+pub(crate) fn query_parameter<'q>(query: &'q str, name: &str) -> Result<Option<&'q [u8]>, Refusal> {
     let mut values =
         query.split('&').filter_map(|pair| pair.split_once('=')).filter(|(n, _)| *n == name);
     match (values.next(), values.next()) {

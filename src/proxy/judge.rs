@@ -1,16 +1,15 @@
 //! Limits → decision. Which limits apply to this caller, what they say together, and what an
 //! admitted request owes until its end.
 
-use super::claims::{Claim, Claims, Known, Parts, claim, shard};
+use super::claims::{Claim, Claims, Known, Parts, charge, claim, penalise};
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::refusal::Refusal;
-use super::settle::{self, Settlement};
+use super::settle::Settlement;
 use crate::clock::{Micros, SECOND};
 use crate::config::model::Layer;
 use crate::gateway::Gateway;
 use crate::limit::{Quota, Verdict};
-use crate::overrides::{Ban, Who, Why};
 use crate::snapshot::{Limit, Limits};
 use crate::store::{self, Charge, Hold, StoreError, Subject};
 use http::HeaderMap;
@@ -132,21 +131,9 @@ pub(super) async fn judge(
     let gateway = &exchange.worker.gateway;
     let granted = granted(gateway, limits, &parts, &claims, exchange.decides);
     let charge = |(index, claim): (usize, &Claim)| {
-        let limit = &limits[claim.limit];
         let subject = Subject(&parts[claim.parts.clone()]);
         let grant = granted.as_ref().and_then(|granted| granted[index].as_ref());
-        let quota = grant.map_or_else(|| limit.quota(claim.quota), |(quota, _)| quota);
-        let mut charge = Charge::new(limit.id, quota, subject);
-        charge.granted = grant.map(|(_, until)| *until);
-        (charge.shadow, charge.leased, charge.on_failure) =
-            (limit.shadow, limit.leased, limit.on_failure);
-        if !limit.shards.is_empty() {
-            let index = shard(&known, limit.shards.len());
-            (charge.shard, charge.quota) = (Some(index as u16), &limit.shards[index]);
-        }
-        (charge.cost, charge.settles) =
-            settle::reserve(&limit.cost, charge.quota, exchange.announced);
-        charge
+        charge(&limits[claim.limit], claim, &known, subject, grant, exchange.announced)
     };
     let mut charges: SmallVec<[Charge<'_>; 4]> = claims.iter().enumerate().map(charge).collect();
     let mut decision = match purpose {
@@ -173,7 +160,7 @@ pub(super) async fn judge(
     if let Some(index) = judgement.rejected_by {
         let retry_after = store::retry_after(&charges);
         if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
-            punish(exchange, limits, &claims, &charges);
+            punish(gateway, exchange.decides, limits, &claims, &charges);
         }
         return Err(match limits[claims[index].limit].layer {
             Layer::Global => Refusal::SystemLimited { retry_after },
@@ -196,21 +183,17 @@ pub(super) async fn judge(
 
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.
 #[cold]
-fn punish(exchange: &Exchange, limits: &Limits, claims: &[Claim], charges: &[Charge<'_>]) {
-    let (gateway, now) = (&exchange.worker.gateway, exchange.decides);
-    for (claim, charge) in claims.iter().zip(charges) {
-        let limit = &limits[claim.limit];
-        let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
-            continue;
-        };
-        let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
-        // Each gateway counts the rejects that it gives: a flood of them is nobody else's business.
-        let decision = gateway.store.local().charge_all(&mut [reject], now);
-        let [part] = charge.subject.0 else { continue };
-        let Some(who) = Who::of(*part).filter(|_| decision.rejected_by.is_some()) else { continue };
-        let (why, until) = (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
-        let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
-        if gateway.overrides.bans.add(Ban { who, why, until, metrics }, now) {
+fn punish(
+    gateway: &Gateway,
+    now: Micros,
+    limits: &Limits,
+    claims: &[Claim],
+    charges: &[Charge<'_>],
+) {
+    // Each gateway counts the rejects that it gives: a flood of them is nobody else's business.
+    let (store, bans) = (gateway.store.local(), &gateway.overrides.bans);
+    for (limit, fresh) in penalise(store, bans, limits, claims, charges, now) {
+        if fresh {
             tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
         }
     }

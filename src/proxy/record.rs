@@ -2,13 +2,17 @@
 
 use super::destination::Destination;
 use super::exchange::Exchange;
+use super::identify::Caller;
 use super::refusal::Refusal;
+use super::settle::End;
 use crate::access_log::Line;
 use crate::clock::Micros;
+use crate::config::model::AccessLog;
+use crate::snapshot::Limit;
 use crate::store::Part;
 use crate::telemetry::{Attribute, Span};
 use crate::upstream::{Endpoint, InFlight, Upstream};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 
 /// What is noted so far.
@@ -29,6 +33,10 @@ pub(super) struct Record {
     /// Who answered, if that is to be told in a span.
     endpoint: Option<Arc<Endpoint>>,
     line: Option<Line>,
+    /// Headers of the request that are logged: which of those that the log names, and what it says.
+    headers: Vec<(usize, Box<str>)>,
+    /// What limits have counted it as, where that was not known from the start.
+    pub(super) costs: Vec<(Arc<Limit>, u32)>,
     /// How long it took has been noted.
     timed: bool,
     done: bool,
@@ -73,11 +81,27 @@ impl Exchange {
         if self.snapshot().telemetry.otlp.is_some() {
             self.record.endpoint = self.endpoint.as_ref().map(InFlight::endpoint);
         }
-        let Some(log) = self.snapshot().access_log else { return };
+        let Some(log) = &self.snapshot().access_log else { return };
         let rejected = refusal.is_some_and(Refusal::is_rejection);
         let share = if rejected { log.rejected } else { log.allowed };
         if share >= 1.0 || fastrand::f64() < share {
-            self.record.line = Some(self.line(status, refusal));
+            let mut line = self.line(log, status, refusal);
+            if share < 1.0 {
+                line.share("sample", share);
+            }
+            self.record.line = Some(line);
+        }
+    }
+
+    /// Keeps those headers that are logged: the request is not there any more when it is.
+    pub(super) fn note_headers(&mut self, headers: &HeaderMap) {
+        let names = self.snapshot().access_log.as_ref().map_or(&[][..], |log| &log.headers);
+        if !names.is_empty() {
+            let values = names.iter().enumerate().filter_map(|(index, name)| {
+                let value = headers.get(name)?;
+                Some((index, String::from_utf8_lossy(value.as_bytes()).into()))
+            });
+            self.record.headers = values.collect();
         }
     }
 
@@ -99,16 +123,21 @@ impl Exchange {
         }
     }
 
-    fn line(&self, status: StatusCode, refusal: Option<&Refusal>) -> Line {
+    fn line(&self, log: &AccessLog, status: StatusCode, refusal: Option<&Refusal>) -> Line {
         let (snapshot, clock) = (self.snapshot(), &self.worker.gateway.clock);
-        let format = snapshot.access_log.map(|log| log.format).unwrap_or_default();
         let path = self.destination().map(Destination::path);
         let time = clock.wall(self.started);
-        let mut line = Line::begin(format, time, status, &self.method, path);
+        let mut line = Line::begin(log.format, time, status, &self.method, path);
         line.text("ip", &self.origin.ip.to_string());
         let caller = self.caller.as_ref();
+        let plan = |caller: &Caller| {
+            let plan = snapshot.plans.get(caller.user_plan).filter(|_| caller.user.is_some());
+            plan.map(|plan| plan.name.as_str())
+        };
         let texts = [
+            ("host", self.destination().map(|destination| destination.host.as_str())),
             ("user", caller.and_then(|caller| caller.user.as_deref())),
+            ("plan", caller.and_then(plan)),
             ("api_key", caller.and_then(|caller| caller.api_key.as_deref())),
             ("route", self.route().map(|route| route.name.as_str())),
             ("upstream", self.endpoint.as_ref().map(|endpoint| endpoint.name.as_str())),
@@ -118,6 +147,8 @@ impl Exchange {
                 line.text(name, text);
             }
         }
+        let headers = self.record.headers.iter();
+        line.texts("headers", headers.map(|(name, value)| (log.headers[*name].as_str(), &**value)));
         if self.attempts > 1 {
             line.number("attempts", self.attempts.into());
         }
@@ -140,7 +171,7 @@ impl Exchange {
             return;
         }
         self.leave();
-        self.settlement = None;
+        drop(self.settle(End::Left));
         self.admission = None;
         self.worker.metrics().add_in_flight(-1);
         self.peer.activity.request_ended();
@@ -156,6 +187,8 @@ impl Exchange {
         let Record { upstream, overhead, .. } = self.record;
         let Some(mut line) = self.record.line.take() else { return };
         line.number("bytes", bytes);
+        let costs = self.record.costs.iter();
+        line.numbers("costs", costs.map(|(limit, cost)| (limit.name.as_str(), (*cost).into())));
         line.millis("duration_ms", now.saturating_sub(self.started));
         if self.record.asked_at > 0 {
             line.millis("upstream_ms", upstream);

@@ -39,6 +39,8 @@ pub(super) struct Settlement {
     failed: bool,
     /// What a shared store has not heard yet.
     untold: Vec<oneshot::Receiver<()>>,
+    /// What limits have counted the request as.
+    pub(super) settled: Vec<(Arc<Limit>, u32)>,
 }
 
 /// One limit's part.
@@ -84,7 +86,7 @@ pub(super) enum End {
 }
 
 /// What is reserved for a request: its cost, unless that is known only later.
-pub(super) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> (u32, bool) {
+pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> (u32, bool) {
     match cost {
         Cost::Fixed(cost) => (*cost, false),
         Cost::Settled { reserve, by: Measure::RequestBytes(unit) } => {
@@ -118,8 +120,8 @@ impl Settlement {
             })
             .collect();
         let (gateway, uploaded) = (Arc::clone(gateway), None);
-        let untold = Vec::new();
-        let new = Self { gateway, owed, uploaded, sent: false, failed: false, untold };
+        let (untold, settled) = (Vec::new(), Vec::new());
+        let new = Self { gateway, owed, uploaded, sent: false, failed: false, untold, settled };
         Some(Box::new(new)).filter(|settlement| !settlement.owed.is_empty())
     }
 
@@ -141,6 +143,7 @@ impl Settlement {
             Meter::Header(name) => {
                 let cost = headers.get(&*name).and_then(number);
                 if let Some(cost) = owed.untold(cost, status.is_server_error()) {
+                    self.settled.push((Arc::clone(&owed.limit), cost));
                     self.untold.extend(owed.settle(store, cost, now, said));
                 }
                 false
@@ -184,6 +187,7 @@ impl Settlement {
                 }
             };
             if let Some(cost) = cost {
+                self.settled.push((Arc::clone(&owed.limit), cost));
                 self.untold.extend(owed.settle(&self.gateway.store, cost, now, said));
             }
         }
@@ -265,7 +269,7 @@ impl Meter {
 }
 
 /// One token for every unit that is begun.
-fn units(bytes: u64, unit: u64) -> u32 {
+pub(crate) fn units(bytes: u64, unit: u64) -> u32 {
     u32::try_from(bytes.div_ceil(unit.max(1))).unwrap_or(u32::MAX)
 }
 

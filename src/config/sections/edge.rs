@@ -1,6 +1,7 @@
 //! Tables of `listen`, `admin`, `headers`, `server`, `logging` and `telemetry`.
 
 use super::{NONE, PERCENT, SIZE_OR_NONE, TIME, TIME_OUT};
+use crate::config::callers::HEADER_NAME;
 use crate::config::edge::{ADDRESS, FILE_TO_WRITE, STYLES, TOKEN};
 use crate::config::grammar::SIZE;
 use crate::config::logging::{ACCESS, FORMATS};
@@ -138,6 +139,11 @@ pub(in crate::config) static ACCESS_LOG: Section = Section::new(
     &[
         Field::new("format", Words(|| words(&FORMATS)), "How a line is written.").or("json"),
         Field::new("sample", Map(&SAMPLE), "How many requests are logged."),
+        Field::new(
+            "headers",
+            OneOrList(&Like(&HEADER_NAME), 0),
+            "Headers of requests that are logged, such as those that limits count by.",
+        ),
     ],
 );
 
