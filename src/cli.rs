@@ -6,9 +6,13 @@ mod client;
 mod demo;
 mod explain;
 mod key;
+mod logs;
 mod paint;
+mod progress;
 mod run;
 mod schema;
+mod simulate;
+mod table;
 mod top;
 
 use crate::lines::Lines;
@@ -58,6 +62,8 @@ enum Command {
     Schema,
     /// Say what would happen to a request, and why; nothing is charged
     Explain(explain::Arguments),
+    /// Try limits on the traffic of logs: who would be rejected, when, and by which
+    Simulate(simulate::Arguments),
     /// Watch a running gateway: traffic, limits, callers, health
     Top(top::Arguments),
     /// Make API keys
@@ -91,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Demo { listen, .. } => demo::run(listen),
         Command::Schema => schema::print(),
         Command::Explain(arguments) => explain::run(arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };

@@ -51,6 +51,11 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     grammar::duration(text)
 }
 
+/// Reads a share as the file writes it: `5%`.
+pub fn share(text: &str) -> Result<f64, String> {
+    grammar::share(text)
+}
+
 /// A configuration, with what should be said about it although it is valid.
 #[derive(Debug)]
 pub struct Loaded {

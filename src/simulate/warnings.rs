@@ -1,0 +1,114 @@
+//! What is to be known before the figures of a replay are believed: what the logs do not tell, and
+//! limits that therefore never applied.
+
+use super::replay::Intake;
+use super::tally::Tally;
+use super::trial::{Trial, Tried};
+use crate::config::model::{Attribute, Cost, KeyPlace};
+use crate::limit::Quota;
+
+/// Everything worth a warning.
+pub(super) fn warnings(intake: &Intake, tally: &Tally, trial: &Trial) -> Vec<String> {
+    let mut said = Vec::new();
+    of_the_logs(intake, &mut said);
+    of_callers(trial, &mut said);
+    of_routes(intake, tally, trial, &mut said);
+    for tried in &trial.limits {
+        of_a_limit(intake, trial, tried, &mut said);
+    }
+    said
+}
+
+fn of_the_logs(intake: &Intake, said: &mut Vec<String>) {
+    if intake.requests() == 0 {
+        said.push("the logs have no requests".to_owned());
+    }
+    if intake.sampled > 0 {
+        said.push(format!(
+            "{} lines stand for about {:.0} requests of which only a share was logged: limits see \
+             fewer than there were (logging.access.sample; {{ allowed: 100%, rejected: 100% }} \
+             logs them all)",
+            intake.sampled, intake.stand_for
+        ));
+    }
+    if intake.late > 0 {
+        said.push(format!(
+            "{} lines came too late to be put in order, and were judged when they came (--late)",
+            intake.late
+        ));
+    }
+    if intake.unreadable > 0 {
+        said.push(format!("{} lines cannot be read, and were left out", intake.unreadable));
+    }
+}
+
+fn of_callers(trial: &Trial, said: &mut Vec<String>) {
+    let callers = &trial.callers;
+    if callers.proxied > 0 {
+        said.push(format!(
+            "{} requests come from a trusted proxy, and nothing says for whom: the proxy is taken \
+             for the caller (--fields forwarded_for=NAME)",
+            callers.proxied
+        ));
+    }
+    if callers.unknown_keys > 0 {
+        said.push(format!(
+            "{} requests have an API key that the file does not know, and are refused with 401 \
+             (--accept-any-key takes them for good)",
+            callers.unknown_keys
+        ));
+    }
+}
+
+fn of_routes(intake: &Intake, tally: &Tally, trial: &Trial, said: &mut Vec<String>) {
+    let requests = intake.requests();
+    let astray = tally.routes.get(trial.snapshot().routes.len());
+    let astray = astray.map_or(0, |none| none.requests);
+    // A few are in every log; so many tell that the file is another site's, or hosts are missing.
+    if astray * 2 > requests && requests > 0 {
+        let hosts = if intake.hosts == 0 { "; the logs tell no host (--host NAME)" } else { "" };
+        said.push(format!("{astray} of {requests} requests match no route{hosts}"));
+    }
+}
+
+fn of_a_limit(intake: &Intake, trial: &Trial, tried: &Tried, said: &mut Vec<String>) {
+    let limit = &tried.limit;
+    let known = |attribute: &Attribute| trial.callers.knows(attribute);
+    if let Some(missing) = limit.by.iter().find(|attribute| !known(attribute)) {
+        let name = &limit.name;
+        let what = match missing {
+            Attribute::Ip => return, // nobody asked
+            Attribute::User => "no line tells a user (--fields user=NAME)".to_owned(),
+            Attribute::ApiKey => match &trial.snapshot().identity.api_key {
+                Some(keys) if matches!(keys.place, KeyPlace::Query(_)) => {
+                    "no line tells an API key (--fields api_key=NAME, or a path with its query)"
+                        .to_owned()
+                }
+                _ => "no line tells an API key (--fields api_key=NAME)".to_owned(),
+            },
+            Attribute::Header(header) => format!(
+                "no line tells {header} (logging.access.headers in the gateway's own log, \
+                 --fields header:{header}=NAME in others)"
+            ),
+        };
+        said.push(format!("'{name}' never applies: {what}"));
+        return;
+    }
+    if tried.counted.requests == 0 {
+        return;
+    }
+    if limit.quotas().iter().any(Quota::is_concurrency) && intake.durations == 0 {
+        said.push(format!(
+            "'{}' counts requests in flight, and the logs do not tell how long they took: it never \
+             rejects (--fields duration_ms=NAME)",
+            limit.name
+        ));
+    }
+    if let (Cost::Settled { reserve, .. }, untold @ 1..) = (&limit.cost, tried.counted.untold) {
+        said.push(format!(
+            "'{}': the logs do not tell what {untold} requests came to; they are counted by the \
+             {reserve} that are reserved for each",
+            limit.name
+        ));
+    }
+}

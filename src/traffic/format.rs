@@ -1,0 +1,254 @@
+//! How the lines of a log are written: as the user says, or as its first lines look.
+
+use super::chunk::{Chunk, Entry, Unreadable};
+use super::combined;
+use super::csv::{self, Csv};
+use super::fields::{Field, Fields, Unit};
+use super::json::{self, Draft, Json};
+use super::moment::Moments;
+use jiff::tz::TimeZone;
+
+/// A format of logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Sluice's own access log, as JSON
+    Sluice,
+    /// nginx's and Apache's combined format, or the common one
+    Combined,
+    /// A JSON object a line
+    Json,
+    /// Comma-separated values; tabs and semicolons will do
+    Csv,
+}
+
+/// What the user says of the logs.
+#[derive(Clone, Debug)]
+pub struct How {
+    /// Their format; otherwise it is guessed, for each log on its own.
+    pub format: Option<Format>,
+    /// Which fields tell what.
+    pub fields: Fields,
+    /// Where times are from that do not say so.
+    pub zone: TimeZone,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self { format: None, fields: Fields::default(), zone: TimeZone::UTC }
+    }
+}
+
+/// Why nobody knows how a log is to be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFormat {
+    /// It is like none of them.
+    #[error(
+        "the format cannot be told by its first line; name it by --format sluice, combined, json \
+         or csv\n  {0}"
+    )]
+    Unknown(String),
+    /// It is not what the user says.
+    #[error("its first line is {0}\n  {1}")]
+    NotSo(&'static str, String),
+    /// What tells that?
+    #[error(
+        "no field is known to be the {lacking}; name it, for example: --fields {lacking}=NAME\n  \
+         fields there are: {there}"
+    )]
+    Lacks {
+        /// What is lacking.
+        lacking: &'static str,
+        /// The fields that there are.
+        there: String,
+    },
+    /// There is no such column.
+    #[error("there is no column '{0}'\n  columns there are: {1}")]
+    NoColumn(String, String),
+}
+
+/// Reads the lines of one log.
+#[derive(Debug)]
+pub(super) struct Reader {
+    lines: Lines,
+    /// The log is our own: what it says of callers is what the gateway found out.
+    pub(super) own: bool,
+    /// The first line is none of a request.
+    pub(super) has_header: bool,
+    moments: Moments,
+}
+
+#[derive(Debug)]
+enum Lines {
+    Json(Json),
+    Combined,
+    Csv(Csv),
+}
+
+/// Lines that are looked at to tell what there is.
+const LOOKED_AT: usize = 50;
+
+impl How {
+    /// How a log is to be read that begins like this.
+    pub(super) fn reader(&self, sample: &[u8]) -> Result<Reader, NoFormat> {
+        let lines = sample.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let mut lines = lines.filter(|line| !line.is_empty()).peekable();
+        let first = lines.peek().copied().unwrap_or_default();
+        let shown = || excerpt(first);
+        let guessed = match first {
+            [b'{', ..] => Some(Format::Json),
+            line if self.reads_combined(line) => Some(Format::Combined),
+            line if csv::header(line).is_some() => Some(Format::Csv),
+            _ => None,
+        };
+        let (lines, own, has_header) = match self.format.or(guessed) {
+            None if first.is_empty() => (Lines::Combined, false, false),
+            None => return Err(NoFormat::Unknown(shown())),
+            Some(Format::Combined) => (Lines::Combined, false, false),
+            Some(Format::Csv) => {
+                let (csv, has_header) = self.csv(first)?;
+                (Lines::Csv(csv), false, has_header)
+            }
+            Some(Format::Sluice) => (Lines::Json(Json::new(&self.own())), true, false),
+            Some(Format::Json) => {
+                let keys: Vec<String> =
+                    lines.take(LOOKED_AT).filter_map(json::keys).flatten().collect();
+                if keys.is_empty() && !first.is_empty() {
+                    return Err(NoFormat::NotSo("no JSON object", shown()));
+                }
+                if self.format.is_none() && self.fields.said.is_empty() && is_own(&keys) {
+                    (Lines::Json(Json::new(&self.own())), true, false)
+                } else {
+                    (Lines::Json(Json::new(&self.known(&keys)?)), false, false)
+                }
+            }
+        };
+        Ok(Reader { lines, own, has_header, moments: Moments::new(self.zone.clone()) })
+    }
+
+    fn reads_combined(&self, line: &[u8]) -> bool {
+        let mut reader = Reader {
+            lines: Lines::Combined,
+            own: false,
+            has_header: false,
+            moments: Moments::new(self.zone.clone()),
+        };
+        let mut chunk = Chunk::default();
+        chunk.text.set(line);
+        !matches!(reader.read(&mut chunk, 1, 0, line.len()), Err(Unreadable::NotCombined))
+    }
+
+    /// The fields of our own log.
+    fn own(&self) -> Vec<(String, Field)> {
+        const OWN: [(&str, Field); 14] = [
+            ("time", Field::Time),
+            ("method", Field::Method),
+            ("path", Field::Path),
+            ("status", Field::Status),
+            ("ip", Field::Ip),
+            ("host", Field::Host),
+            ("user", Field::User),
+            ("plan", Field::Plan),
+            ("api_key", Field::ApiKey),
+            ("upstream", Field::Upstream),
+            ("error", Field::Error),
+            ("sample", Field::Sample),
+            ("bytes", Field::Bytes),
+            ("duration_ms", Field::Duration(Unit::Millis)),
+        ];
+        let Fields { headers, costs, .. } = &self.fields;
+        let own = OWN.iter().filter(|(_, field)| self.fields.wants(*field));
+        let mut all: Vec<_> = own.map(|(name, field)| ((*name).to_owned(), *field)).collect();
+        for (index, name) in headers.iter().enumerate() {
+            all.push((format!("headers.{name}"), Field::Header(index as u16)));
+        }
+        for (index, name) in costs.iter().enumerate() {
+            all.push((format!("costs.{name}"), Field::Cost(index as u16)));
+        }
+        all
+    }
+
+    fn known(&self, names: &[String]) -> Result<Vec<(String, Field)>, NoFormat> {
+        let found = self.fields.among(|name| names.iter().any(|known| known == name));
+        match Fields::lacking(&found) {
+            None => Ok(found.into_iter().filter(|(_, field)| self.fields.wants(*field)).collect()),
+            Some(lacking) => {
+                let mut names = names.to_vec();
+                names.sort();
+                names.dedup();
+                Err(NoFormat::Lacks { lacking, there: names.join(", ") })
+            }
+        }
+    }
+
+    fn csv(&self, first: &[u8]) -> Result<(Csv, bool), NoFormat> {
+        let (separator, names) = csv::header(first)
+            .ok_or_else(|| NoFormat::NotSo("no list of fields", excerpt(first)))?;
+        let said = &self.fields.said;
+        let numbered = !said.is_empty() && said.iter().all(|(_, name)| name.parse::<u32>().is_ok());
+        let names = if numbered {
+            (1..=names.len()).map(|number| number.to_string()).collect()
+        } else {
+            names
+        };
+        if let Some((_, name)) = said.iter().find(|(_, name)| !names.contains(name)) {
+            return Err(NoFormat::NoColumn(name.clone(), names.join(", ")));
+        }
+        let known = self.known(&names)?;
+        let field = |name: &String| known.iter().find(|(k, _)| k == name).map(|(_, field)| *field);
+        Ok((Csv::new(separator, names.iter().map(field).collect()), !numbered))
+    }
+}
+
+/// Whether an object with these keys is a line of our own log.
+fn is_own(keys: &[String]) -> bool {
+    ["time", "method", "status", "ip", "request_id", "overhead_ms"]
+        .iter()
+        .all(|own| keys.iter().any(|key| key == own))
+}
+
+/// The beginning of a line, as far as it prints.
+pub(super) fn excerpt(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(400)]);
+    let mut short: String = text.chars().take(100).collect();
+    if short.len() < line.len() {
+        short.push('…');
+    }
+    short
+}
+
+impl Reader {
+    /// Reads the line of the chunk's text from `start` to `end`, and adds it to the chunk's entries.
+    #[inline]
+    pub(super) fn read(
+        &mut self,
+        chunk: &mut Chunk,
+        line: u64,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Unreadable> {
+        let Chunk { text, spelt, extras, entries, latest, .. } = chunk;
+        let text = &text[..end];
+        let before = extras.len();
+        entries.push(Entry { line, ..Entry::EMPTY });
+        let Some(entry) = entries.last_mut() else { return Ok(()) }; // there is one
+        let mut draft = Draft { entry, extras, spelt, moments: &mut self.moments };
+        let read = match &mut self.lines {
+            Lines::Json(json) => json.read(text, start, &mut draft),
+            Lines::Combined => combined::read(text, start, &mut draft),
+            Lines::Csv(csv) => csv.read(text, start, &mut draft),
+        };
+        let whole = read.and_then(|()| match () {
+            () if entry.time == u64::MAX => Err(Unreadable::NoTime),
+            () if entry.ip.is_unspecified() => Err(Unreadable::NoAddress),
+            () => Ok(()),
+        });
+        if whole.is_ok() {
+            entry.extras = (before as u32, extras.len() as u32);
+            *latest = entry.time.max(*latest);
+        } else {
+            extras.truncate(before);
+            entries.pop();
+        }
+        whole
+    }
+}
