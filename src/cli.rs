@@ -12,6 +12,7 @@ mod progress;
 mod run;
 mod schema;
 mod simulate;
+mod suggest;
 mod table;
 mod top;
 
@@ -64,6 +65,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Try limits on the traffic of logs: who would be rejected, when, and by which
     Simulate(simulate::Arguments),
+    /// Propose how large limits should be, from what logs say callers use
+    Suggest(suggest::Arguments),
     /// Watch a running gateway: traffic, limits, callers, health
     Top(top::Arguments),
     /// Make API keys
@@ -98,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Schema => schema::print(),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Simulate(arguments) => simulate::run(arguments),
+        Command::Suggest(arguments) => suggest::run(arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Key { command: KeyCommand::New { id, plan } } => key::new(id, plan.as_deref()),
     };

@@ -34,6 +34,7 @@ mod fixed;
 mod leaky;
 mod log;
 mod shared;
+mod sizing;
 mod sliding;
 mod state;
 mod verdict;

@@ -7,7 +7,9 @@ use crate::simulate::{Failure, Intake, Logs, Progress, Terms};
 use crate::traffic::{Fields, Format, How, Input};
 use jiff::tz::TimeZone;
 use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::IsTerminal;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,10 +108,28 @@ fn inputs(named: Vec<PathBuf>) -> Result<Vec<Input>, Box<dyn Error>> {
         if path.as_os_str() == "-" { Input::Stdin } else { Input::File(path) }
     };
     let inputs: Vec<Input> = named.into_iter().map(input).collect();
-    if inputs.iter().filter(|input| **input == Input::Stdin).count() > 1 {
+    if inputs.iter().filter(|input| matches!(input, Input::Stdin)).count() > 1 {
         return Err("standard input can be read once".into());
     }
     Ok(inputs)
+}
+
+/// Keeps what comes from standard input, so that it can be read again. The file has no name any
+/// more, and is gone with the process.
+pub(super) fn keep(logs: &mut Logs) -> Result<(), Box<dyn Error>> {
+    for input in &mut logs.inputs {
+        if matches!(input, Input::Stdin) {
+            let name = format!("sluice-{}-{:016x}", std::process::id(), fastrand::u64(..));
+            let path = std::env::temp_dir().join(name);
+            let mut options = OpenOptions::new();
+            let mut file =
+                options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            std::fs::remove_file(&path)?;
+            std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
+            *input = Input::Kept(Arc::new(file));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a configuration; what should be said about it goes to stderr.

@@ -150,7 +150,7 @@ pub enum Consistency {
 }
 
 /// The whole file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Where callers connect.
     pub listen: Vec<Listener>,
@@ -225,7 +225,7 @@ pub struct Admin {
 }
 
 /// Who callers are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Peers whose word on the caller's address (and user) counts.
     pub trusted_proxies: Vec<IpNet>,

@@ -33,13 +33,14 @@ pub fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// How long something is, in its largest whole unit or two: `90 s`, `15 min`, `1 h 30 min`, `7 d`.
+/// How long something is, in its largest units: `90 s`, `15 min`, `1 h 30 min`, `7 d`.
 pub fn length(seconds: u64) -> String {
     let parts = |large: u64, name: &str, small: u64, below: &str| match seconds % large / small {
         0 => format!("{} {name}", seconds / large),
         rest => format!("{} {name} {rest} {below}", seconds / large),
     };
     match seconds {
+        60 => "1 min".to_owned(),
         0..120 => format!("{seconds} s"),
         120..3600 => parts(60, "min", 1, "s"),
         3600..86_400 => parts(3600, "h", 60, "min"),
@@ -136,6 +137,8 @@ mod tests {
     fn lengths_have_two_units_at_most() {
         let cases = [
             (45, "45 s"),
+            (60, "1 min"),
+            (90, "90 s"),
             (120, "2 min"),
             (5400, "1 h 30 min"),
             (86_400, "1 d"),

@@ -352,7 +352,7 @@ pub fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
 
-fn logs(intake: &Intake) -> Logs {
+pub(super) fn logs(intake: &Intake) -> Logs {
     Logs {
         files: intake.names.clone(),
         lines: intake.lines,
@@ -375,19 +375,21 @@ fn everybody(tally: &Tally) -> Callers {
     all
 }
 
-/// What a limit allows, as people write it.
-pub(super) fn written(limit: &snapshot::Limit, plans: &[Plan]) -> String {
-    let one = |quota: &Quota| {
-        let (count, capacity) = (quota.rate().count, quota.capacity());
-        match quota.written() {
-            written if capacity == count || quota.is_queue() => written,
-            written => format!("{written}, burst {capacity}"),
-        }
-    };
+/// What a quota allows, as people write it.
+pub(super) fn written(quota: &Quota) -> String {
+    let (count, capacity) = (quota.rate().count, quota.capacity());
+    match quota.written() {
+        written if capacity == count || quota.is_queue() => written,
+        written => format!("{written}, burst {capacity}"),
+    }
+}
+
+/// The same of a limit: once, or for each plan.
+fn rate(limit: &snapshot::Limit, plans: &[Plan]) -> String {
     match limit.quotas() {
-        [quota] => one(quota),
+        [quota] => written(quota),
         quotas => {
-            let of = |(plan, quota): (&Plan, _)| format!("{} {}", plan.name, one(quota));
+            let of = |(plan, quota): (&Plan, _)| format!("{} {}", plan.name, written(quota));
             plans.iter().zip(quotas).map(of).collect::<Vec<_>>().join("; ")
         }
     }
@@ -410,7 +412,7 @@ fn limit(tried: &Tried, plans: &[Plan]) -> Limit {
     Limit {
         limit: limit.name.clone(),
         by: limit.by_name(),
-        rate: written(limit, plans),
+        rate: rate(limit, plans),
         algorithm: limit.algorithm,
         routes: tried.routes.clone(),
         shadow: limit.shadow,

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,12 +24,14 @@ const PIECE: usize = 1 << 18;
 const SHOWN: usize = 5;
 
 /// A log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Input {
     /// A file.
     File(PathBuf),
     /// Standard input.
     Stdin,
+    /// What was read of standard input, to be read more than once: one after the other.
+    Kept(Arc<File>),
 }
 
 impl Input {
@@ -37,7 +39,7 @@ impl Input {
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Stdin => "standard input".to_owned(),
+            Self::Stdin | Self::Kept(_) => "standard input".to_owned(),
         }
     }
 
@@ -45,20 +47,23 @@ impl Input {
         Ok(match self {
             Self::File(path) => Box::new(File::open(path)?),
             Self::Stdin => Box::new(io::stdin()),
+            Self::Kept(file) => {
+                let mut file = file.try_clone()?;
+                file.rewind()?;
+                Box::new(file)
+            }
         })
     }
 
     /// How many bytes there are to be read, if that is known.
     fn size(&self) -> Option<u64> {
-        match self {
-            Self::File(path) => size(path),
+        let about = match self {
+            Self::File(path) => std::fs::metadata(path).ok(),
             Self::Stdin => None,
-        }
+            Self::Kept(file) => file.metadata().ok(),
+        };
+        about.filter(std::fs::Metadata::is_file).map(|file| file.len())
     }
-}
-
-fn size(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }
 
 /// Why logs cannot be replayed.
