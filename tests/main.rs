@@ -35,6 +35,7 @@ mod reload;
 mod restart;
 mod routes;
 mod schema;
+mod simulating;
 mod stopping;
 mod tls;
 mod tracing;

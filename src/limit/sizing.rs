@@ -32,8 +32,8 @@ impl Quota {
     /// A bucket that drains at so many per window, and is as deep as can be.
     pub fn bottomless(&self, count: u32) -> Result<Self, QuotaError> {
         let rate = Rate { count, ..self.rate };
-        let depths = (0..u32::BITS).map(|halves| MAX_BURST >> halves);
-        let deepest = depths.filter_map(|depth| Bucket::new(rate, depth).ok()).next();
+        let mut depths = (0..u32::BITS).map(|halves| MAX_BURST >> halves);
+        let deepest = depths.find_map(|depth| Bucket::new(rate, depth).ok());
         deepest.map_or_else(
             || Self::token_bucket(rate, Some(1)),
             |bucket| Ok(Self::of(rate, Shape::Bucket(bucket))),

@@ -300,7 +300,7 @@ pub fn report(
         let same = gone.iter().position(|other| other.limit == limit.limit);
         limit.baseline = same.map(|same| gone.remove(same).rejected).or(compared.then_some(0));
     }
-    let callers = everybody(&tally);
+    let callers = everybody(&tally, compared);
     let by = |key: &dyn Fn(&OfCaller) -> u32| {
         let all = tally.callers().map(|(who, caller)| (key(caller), who, *caller));
         let most =
@@ -364,12 +364,12 @@ pub(super) fn logs(intake: &Intake) -> Logs {
     }
 }
 
-fn everybody(tally: &Tally) -> Callers {
+fn everybody(tally: &Tally, compared: bool) -> Callers {
     let mut all = Callers::default();
     for (_, caller) in tally.callers() {
         all.all += 1;
         all.rejected += u64::from(caller.rejected > 0);
-        all.hurt += u64::from(caller.rejected > caller.baseline);
+        all.hurt += u64::from(compared && caller.rejected > caller.baseline);
         all.relieved += u64::from(caller.rejected < caller.baseline);
     }
     all

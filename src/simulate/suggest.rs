@@ -270,7 +270,7 @@ struct Sizing {
 impl Sizing {
     fn new(used: Used, aim: Aim) -> Self {
         let count = aim.enough(&used.most);
-        Self { count, used, ..Self::default() }
+        Self { used, count, ..Self::default() }
     }
 
     fn deepen(&mut self, depth: Used, aim: Aim) {

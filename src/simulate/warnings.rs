@@ -1,6 +1,7 @@
 //! What is to be known before the figures of a replay are believed: what the logs do not tell, and
 //! limits that therefore never applied.
 
+use super::figures::{counted, grouped};
 use super::replay::Intake;
 use super::tally::Tally;
 use super::trial::{Trial, Tried};
@@ -25,20 +26,21 @@ fn of_the_logs(intake: &Intake, said: &mut Vec<String>) {
     }
     if intake.sampled > 0 {
         said.push(format!(
-            "{} lines stand for about {:.0} requests of which only a share was logged: limits see \
-             fewer than there were (logging.access.sample; {{ allowed: 100%, rejected: 100% }} \
-             logs them all)",
-            intake.sampled, intake.stand_for
+            "{} of requests of which only a share was logged, {:.0} or so: limits see fewer than \
+             there were (logging.access.sample; {{ allowed: 100%, rejected: 100% }} logs them all)",
+            counted(intake.sampled, "line"),
+            intake.stand_for
         ));
     }
     if intake.late > 0 {
         said.push(format!(
-            "{} lines came too late to be put in order, and were judged when they came (--late)",
-            intake.late
+            "{} came too late to be put in order, and judged at once (--late)",
+            counted(intake.late, "line")
         ));
     }
     if intake.unreadable > 0 {
-        said.push(format!("{} lines cannot be read, and were left out", intake.unreadable));
+        let lines = counted(intake.unreadable, "line");
+        said.push(format!("{lines} left out that cannot be read"));
     }
 }
 
@@ -46,16 +48,16 @@ fn of_callers(trial: &Trial, said: &mut Vec<String>) {
     let callers = &trial.callers;
     if callers.proxied > 0 {
         said.push(format!(
-            "{} requests come from a trusted proxy, and nothing says for whom: the proxy is taken \
-             for the caller (--fields forwarded_for=NAME)",
-            callers.proxied
+            "{} of a trusted proxy, and nothing says for whom: the proxy is taken for the caller \
+             (--fields forwarded_for=NAME)",
+            counted(callers.proxied, "request")
         ));
     }
     if callers.unknown_keys > 0 {
         said.push(format!(
-            "{} requests have an API key that the file does not know, and are refused with 401 \
-             (--accept-any-key takes them for good)",
-            callers.unknown_keys
+            "{} with an API key that the file does not know: refused with 401 (--accept-any-key \
+             takes such keys for good)",
+            counted(callers.unknown_keys, "request")
         ));
     }
 }
@@ -67,7 +69,8 @@ fn of_routes(intake: &Intake, tally: &Tally, trial: &Trial, said: &mut Vec<Strin
     // A few are in every log; so many tell that the file is another site's, or hosts are missing.
     if astray * 2 > requests && requests > 0 {
         let hosts = if intake.hosts == 0 { "; the logs tell no host (--host NAME)" } else { "" };
-        said.push(format!("{astray} of {requests} requests match no route{hosts}"));
+        let astray = grouped(astray);
+        said.push(format!("{astray} of {} match no route{hosts}", counted(requests, "request")));
     }
 }
 
@@ -106,9 +109,9 @@ fn of_a_limit(intake: &Intake, trial: &Trial, tried: &Tried, said: &mut Vec<Stri
     }
     if let (Cost::Settled { reserve, .. }, untold @ 1..) = (&limit.cost, tried.counted.untold) {
         said.push(format!(
-            "'{}': the logs do not tell what {untold} requests came to; they are counted by the \
-             {reserve} that are reserved for each",
-            limit.name
+            "'{}': the logs do not tell what {} came to: counted by the {reserve} that are reserved",
+            limit.name,
+            counted(untold, "request")
         ));
     }
 }

@@ -1,0 +1,9 @@
+//! Limits are tried on logs: `sluice simulate` and `sluice suggest`.
+
+mod kit;
+
+mod formats;
+mod live;
+mod oracle;
+mod reports;
+mod suggesting;
