@@ -78,6 +78,27 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
         most: None,
         least: Some(2.0),
     }));
+    lines.extend(of_ours(report));
+    lines
+}
+
+/// The lines that compare the gateway with itself.
+fn of_ours(report: &Report) -> Vec<Verdict> {
+    let mut lines = Vec::new();
+    let replayed = |what| report.replay.iter().find(|replayed| replayed.what == what);
+    lines.extend(replayed("own log").map(|own| Verdict {
+        what: "replay, million lines a second and core".to_owned(),
+        value: own.rate() / 1e6,
+        most: None,
+        least: Some(1.0),
+    }));
+    let longer = replayed("own log").zip(replayed("own log, lines × 4"));
+    lines.extend(longer.map(|(short, long)| Verdict {
+        what: "replay, memory of four times the lines".to_owned(),
+        value: long.memory() / short.memory(),
+        most: Some(1.1),
+        least: None,
+    }));
     for growth in &report.growth {
         match growth.what {
             "connections" => {}

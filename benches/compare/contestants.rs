@@ -204,6 +204,11 @@ impl Stage {
     }
 
     /// Both cores.
+    pub(crate) fn own_core(&self) -> String {
+        self.cores.0.to_string()
+    }
+
+    /// The contestant's, and that of the load.
     pub(crate) fn all_cores(&self) -> String {
         format!("{},{}", self.cores.0, self.cores.1)
     }

@@ -75,6 +75,22 @@ impl Process {
         self.pids().iter().filter_map(|pid| memory(*pid)).sum()
     }
 
+    /// Waits until it has ended by itself: its CPU time in microseconds, and the most memory that it
+    /// had, in KiB.
+    pub(crate) fn used(mut self) -> Result<(u64, u64), Failure> {
+        let (pid, mut memory) = (self.child.id(), 0);
+        // What has ended keeps its times until somebody waits for it, but not its memory.
+        while stat(pid).is_some_and(|fields| fields[0] != "Z") {
+            memory = memory.max(peak(pid).unwrap_or(0));
+            sleep(Duration::from_millis(10));
+        }
+        let (user, system) = cpu(pid).unwrap_or_default();
+        match self.child.wait()? {
+            status if status.success() => Ok((user + system, memory)),
+            status => Err(Failure::said(format!("{} ended: {status}", self.name))),
+        }
+    }
+
     /// Asks it to end, and waits for that.
     pub(crate) fn stop(mut self) {
         if let Some(group) = self.group() {
@@ -159,6 +175,13 @@ fn cpu(pid: u32) -> Option<(u64, u64)> {
     let fields = stat(pid)?;
     let micros = |at: usize| Some(fields.get(at)?.parse::<u64>().ok()? * 10_000);
     Some((micros(11)? + micros(13)?, micros(12)? + micros(14)?))
+}
+
+/// The most memory that it had so far, in KiB.
+fn peak(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn memory(pid: u32) -> Option<u64> {

@@ -21,6 +21,7 @@ mod idle;
 mod load;
 mod machine;
 mod options;
+mod replay;
 mod report;
 mod scenarios;
 mod watcher;
@@ -60,7 +61,10 @@ fn run(options: &Options) -> Result<(), Failure> {
     let stage = Stage::new(&options.binary, options.cores)?;
     match &options.part {
         Part::Backend(_) => Ok(()),
-        Part::Train => scenarios::train(&stage),
+        Part::Train => {
+            scenarios::train(&stage)?;
+            replay::train(&stage)
+        }
         Part::Guard { update } => guard::run(&stage, *update),
         Part::Compare => {
             let mut report = Report::begin(options, &stage);
@@ -72,6 +76,7 @@ fn run(options: &Options) -> Result<(), Failure> {
             scenarios::run(options, &stage, &mut report)?;
             idle::run(options, &stage, &mut report)?;
             growth::run(options, &stage, &mut report)?;
+            replay::run(options, &stage, &mut report)?;
             if options.wants("guard") {
                 report.guard = guard::compare(&stage)?;
             }

@@ -7,7 +7,7 @@ cargo bench --bench compare -- [OPTIONS]
 
   --rounds N        how often everything is measured, in turns (5)
   --seconds N       how long each measurement lasts (2)
-  --only A,B        only these scenarios, growth:…, idle or guard
+  --only A,B        only these scenarios, growth:…, replay, idle or guard
   --peers A,B       only these contestants
   --binary FILE     the gateway to measure (dist/sluice if it is there, else target/release/sluice)
   --cores P,L       the contestant's core, and the one for wrk and the backend (1,0)

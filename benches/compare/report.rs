@@ -22,6 +22,7 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     pub(crate) idle: Vec<Idle>,
     pub(crate) growth: Vec<Growth>,
+    pub(crate) replay: Vec<Replayed>,
     pub(crate) guard: Vec<Counted>,
     #[serde(skip)]
     out: PathBuf,
@@ -63,6 +64,17 @@ pub(crate) struct Growth {
     pub(crate) large_micros: Vec<f64>,
 }
 
+/// A log that was replayed on one core, a round each.
+#[derive(Debug, Serialize)]
+pub(crate) struct Replayed {
+    pub(crate) what: &'static str,
+    pub(crate) lines: u64,
+    /// CPU time.
+    pub(crate) micros_per_line: Vec<f64>,
+    /// The most that there was.
+    pub(crate) memory_mib: Vec<f64>,
+}
+
 /// Instructions of one kind of request, now and as recorded.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Counted {
@@ -83,6 +95,7 @@ impl Report {
             rows: Vec::new(),
             idle: Vec::new(),
             growth: Vec::new(),
+            replay: Vec::new(),
             guard: Vec::new(),
             out: options.out.clone(),
             complete: options.only.is_empty() && options.peers.is_empty(),
@@ -188,6 +201,12 @@ impl Report {
         }
         self.idle_text(&mut out);
         self.growth_text(&mut out);
+        if !self.replay.is_empty() {
+            let _ = writeln!(out, "\nreplay: sluice simulate, three limits a request, on one core");
+        }
+        for replayed in &self.replay {
+            let _ = writeln!(out, "  {}", replayed.text());
+        }
         for counted in &self.guard {
             let _ = writeln!(out, "{}", counted.text());
         }
@@ -236,6 +255,31 @@ impl Report {
 impl Idle {
     pub(crate) fn each(&self) -> f64 {
         median(self.each_kib.iter().copied()).unwrap_or_default()
+    }
+}
+
+impl Replayed {
+    pub(crate) fn new(what: &'static str, lines: u64) -> Self {
+        Self { what, lines, micros_per_line: Vec::new(), memory_mib: Vec::new() }
+    }
+
+    /// Lines a second and core.
+    pub(crate) fn rate(&self) -> f64 {
+        1e6 / median(self.micros_per_line.iter().copied()).unwrap_or(f64::INFINITY)
+    }
+
+    pub(crate) fn memory(&self) -> f64 {
+        median(self.memory_mib.iter().copied()).unwrap_or_default()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "{:<36}{:>9} lines {:>9.0} a second and core {:>7.1} MiB",
+            self.what,
+            self.lines,
+            self.rate(),
+            self.memory()
+        )
     }
 }
 

@@ -415,14 +415,11 @@ impl Trial {
         let (mut parts, mut claims) = (Parts::new(), Claims::new());
         claim(limits, &known, &mut parts, &mut claims);
         let announced = arrival.end.as_ref().and_then(|end| end.request_bytes);
-        let mut charges: SmallVec<[Charge<'_>; 4]> = claims
-            .iter()
-            .map(|claim| {
-                let subject = Subject(&parts[claim.parts.clone()]);
-                let limit = &limits[claim.limit];
-                charge(limit, claim, &known, subject, None, announced)
-            })
-            .collect();
+        let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
+        for claim in &claims {
+            let subject = Subject(&parts[claim.parts.clone()]);
+            charges.push(charge(&limits[claim.limit], claim, &known, subject, None, announced));
+        }
         let decision = memory.charge_all(&mut charges, time);
         let rejects = |charge: &Charge<'_>| !charge.verdict.allowed && !charge.shadow;
         let rejecting = match decision.rejected_by {

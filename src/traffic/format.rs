@@ -108,7 +108,7 @@ impl How {
                 let (csv, has_header) = self.csv(first)?;
                 (Lines::Csv(csv), false, has_header)
             }
-            Some(Format::Sluice) => (Lines::Json(Json::new(&self.own())), true, false),
+            Some(Format::Sluice) => (Lines::Json(self.own()), true, false),
             Some(Format::Json) => {
                 let keys: Vec<String> =
                     lines.take(LOOKED_AT).filter_map(json::keys).flatten().collect();
@@ -116,7 +116,7 @@ impl How {
                     return Err(NoFormat::NotSo("no JSON object", shown()));
                 }
                 if self.format.is_none() && self.fields.said.is_empty() && is_own(&keys) {
-                    (Lines::Json(Json::new(&self.own())), true, false)
+                    (Lines::Json(self.own()), true, false)
                 } else {
                     (Lines::Json(Json::new(&self.known(&keys)?)), false, false)
                 }
@@ -137,8 +137,8 @@ impl How {
         !matches!(reader.read(&mut chunk, 1, 0, line.len()), Err(Unreadable::NotCombined))
     }
 
-    /// The fields of our own log.
-    fn own(&self) -> Vec<(String, Field)> {
+    /// Our own log. What the end of a request tells comes last in it, and is often not asked for.
+    fn own(&self) -> Json {
         const OWN: [(&str, Field); 14] = [
             ("time", Field::Time),
             ("method", Field::Method),
@@ -155,7 +155,7 @@ impl How {
             ("bytes", Field::Bytes),
             ("duration_ms", Field::Duration(Unit::Millis)),
         ];
-        let Fields { headers, costs, .. } = &self.fields;
+        let Fields { headers, costs, lengths, sizes, .. } = &self.fields;
         let own = OWN.iter().filter(|(_, field)| self.fields.wants(*field));
         let mut all: Vec<_> = own.map(|(name, field)| ((*name).to_owned(), *field)).collect();
         for (index, name) in headers.iter().enumerate() {
@@ -164,7 +164,11 @@ impl How {
         for (index, name) in costs.iter().enumerate() {
             all.push((format!("costs.{name}"), Field::Cost(index as u16)));
         }
-        all
+        if *lengths || *sizes || !costs.is_empty() {
+            Json::new(&all)
+        } else {
+            Json::until(&all, "bytes")
+        }
     }
 
     fn known(&self, names: &[String]) -> Result<Vec<(String, Field)>, NoFormat> {

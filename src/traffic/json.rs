@@ -44,6 +44,8 @@ enum Target {
     Nothing,
     Field(Field),
     Object(usize),
+    /// Nothing behind it is of interest.
+    End,
 }
 
 /// Deeper than this nothing is looked for, and nothing stepped over.
@@ -67,6 +69,13 @@ impl Json {
         for (name, field) in names {
             json.want(0, name, *field);
         }
+        json
+    }
+
+    /// The same of lines in which nothing of interest stands behind this key.
+    pub(super) fn until(names: &[(String, Field)], last: &str) -> Self {
+        let mut json = Self::new(names);
+        json.nodes[0].wanted.push((last.as_bytes().to_vec(), Target::End));
         json
     }
 
@@ -127,6 +136,9 @@ impl Json {
                     self.object(text, value_at, child, draft, depth + 1)?
                 }
                 Target::Nothing | Target::Object(_) => skip(text, value_at, depth)?,
+                // A line that was torn does not end like this.
+                Target::End if text.ends_with(b"}") => return Ok(text.len()),
+                Target::End => return Err(Unreadable::NotJson),
             };
             let end = space(text, at);
             match text.get(end) {
