@@ -21,7 +21,7 @@ clients: ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl
 	cargo build
 	scripts/clients/run.sh target/debug/sluice $(ARGS)
 
-browser: ## The dashboard in headless Chromium, in front of a real gateway; ARGS=ban for a part
+browser: ## The dashboard and the reports of simulate in headless Chromium; ARGS=ban for a part
 	cargo build
 	scripts/browser/run.sh target/debug/sluice $(ARGS)
 
@@ -65,6 +65,7 @@ micro: ## Micro-benchmarks, beside governor where there is something to compare
 demo: ## Run a gateway in front of a built-in backend, with lines to try
 	cargo run -- demo
 
-pictures: build ## Draw the pictures of docs/algorithms.md anew, and take that of the dashboard: three minutes
+pictures: build ## Draw the pictures of docs/algorithms.md anew, and take those of the dashboard and a report: three minutes
 	cargo run --release --example algorithm_pictures
 	scripts/browser/picture.sh target/release/sluice docs/operations/dashboard.png
+	scripts/browser/report.sh target/release/sluice docs/calibrating/report-light.png

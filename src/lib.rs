@@ -34,6 +34,7 @@
 //! | [`incoming`], [`upgrade`] | bodies of requests; switching to another protocol |
 //! | [`metrics`], [`top`], [`access_log`], [`lines`], [`trace`], [`telemetry`], [`admin`] | what the operator sees |
 //! | [`explain`] | what would happen to a request, and why |
+//! | [`traffic`], [`simulate`] | access logs; what limits would have done to what they tell |
 //! | [`clock`], [`deadline`] | the only places that know the time |
 //! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
 

@@ -1,4 +1,4 @@
-"""Checks the dashboard in a real browser.
+"""Checks the dashboard, and the report of `sluice simulate`, in a real browser.
 
 `python browser.py BINARY FOLDER [WORD] [--url URL] [--shots FOLDER]`: in FOLDER everything is written; only
 checks whose name contains WORD are run. See run.sh.
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import check_page
+import check_report
 import check_traffic
 import check_acts
 import check_trouble

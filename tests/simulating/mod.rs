@@ -4,6 +4,7 @@ mod kit;
 
 mod formats;
 mod live;
+mod manual;
 mod oracle;
 mod reports;
 mod suggesting;
