@@ -11,6 +11,7 @@
 mod callers;
 pub mod figures;
 pub mod html;
+mod largest;
 mod plot;
 mod replay;
 pub mod report;

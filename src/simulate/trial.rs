@@ -10,7 +10,10 @@
 //!
 //! Nobody is forwarded: overload, upstreams and what operators said of single callers are left out.
 
-use super::callers::{Callers, Principal};
+mod arrive;
+mod ends;
+
+use super::callers::Callers;
 use super::routes::Ways;
 use super::usage::{Counted, Subjects};
 use crate::clock::Micros;
@@ -18,20 +21,17 @@ use crate::config::model::{Attribute, Config, Cost, Measure};
 use crate::limit::Quota;
 use crate::metrics::Metrics;
 use crate::overrides::Bans;
-use crate::path::normalise;
 use crate::proxy::claims::{Claims, Known, Parts, charge, claim, penalise};
-use crate::proxy::destination::host_name;
-use crate::proxy::identify::satisfy;
-use crate::proxy::settle::units;
-use crate::snapshot::{Found, Lasting, Limit, Snapshot};
-use crate::store::{self, Charge, Hold, Memory, Part, Store, Subject};
-use crate::traffic::{Chunk, Entry, Extra};
+use crate::snapshot::{Lasting, Limit, Snapshot};
+use crate::store::{self, Charge, Memory, Part, Store, Subject};
 use crate::upstream::names::{Names, Resolver};
-use http::{HeaderName, Method};
+use http::HeaderName;
 use smallvec::SmallVec;
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
+
+pub use arrive::Arrival;
+use ends::{End, end};
 
 /// What is the same for all configurations on trial.
 #[derive(Clone, Debug, Default)]
@@ -110,59 +110,6 @@ pub struct Tried {
     pub subjects: Subjects,
 }
 
-/// A request as a configuration sees it.
-#[derive(Debug, Default)]
-pub struct Arrival {
-    address: u32,
-    person: u32,
-    /// The route's index; one beyond for what has none.
-    pub way: u32,
-    /// What the gateway itself would answer once no limit rejects it; 0: nothing.
-    pub refused: u16,
-    /// Nothing but the address is believed.
-    ip_only: bool,
-    /// No limit was asked when it was there, and none is now.
-    shed: bool,
-    /// What matters once it is over; nothing if nothing does.
-    end: Option<Box<Ending>>,
-}
-
-/// How a request ended.
-#[derive(Debug, Default)]
-struct Ending {
-    /// The backend failed.
-    failed: bool,
-    duration: Micros,
-    bytes: Option<u64>,
-    request_bytes: Option<u64>,
-    /// What limits counted it as, by their place among those whose cost is known only later.
-    costs: SmallVec<[(u16, u32); 2]>,
-}
-
-impl Ending {
-    #[cold]
-    fn of(chunk: &Chunk, entry: &Entry) -> Self {
-        let costs = chunk.extras(entry).iter().filter_map(|extra| match extra {
-            Extra::Cost(which, cost) => Some((*which, *cost)),
-            Extra::Header(..) => None,
-        });
-        Self {
-            failed: entry.status >= 500,
-            duration: entry.duration.unwrap_or(0),
-            bytes: entry.bytes,
-            request_bytes: entry.request_bytes,
-            costs: costs.collect(),
-        }
-    }
-}
-
-impl Arrival {
-    /// Whom it is put down to.
-    pub fn principal(&self, callers: &Callers) -> Principal {
-        callers.principal(self.address, self.person)
-    }
-}
-
 /// What comes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -190,38 +137,6 @@ impl Outcome {
             Self::Rejected(limit) | Self::Banned(limit) => Some(limit),
             Self::Passed | Self::Exempt | Self::Shed => None,
         }
-    }
-}
-
-/// What a request has until its end.
-#[derive(Debug)]
-struct End {
-    at: Micros,
-    /// What ends first began first.
-    number: u64,
-    hold: Hold,
-    /// What it came to; otherwise it is given back.
-    actual: Option<u32>,
-}
-
-impl PartialEq for End {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for End {}
-
-impl PartialOrd for End {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The first to end is the greatest.
-impl Ord for End {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
@@ -279,88 +194,6 @@ impl Trial {
         let by = self.limits[limit].limit.by.iter().zip(who);
         let parts: Vec<String> = by.map(|(by, who)| self.callers.written(by, *who)).collect();
         if parts.is_empty() { "*".to_owned() } else { parts.join(", ") }
-    }
-
-    /// What a line's request is to this configuration. `own`: the log is the gateway's own.
-    pub fn arrive(&mut self, chunk: &Chunk, entry: &Entry, own: bool) -> Arrival {
-        let (address, person) = self.callers.find(&self.snapshot, chunk, entry, own);
-        let (way, refused) = self.way(chunk, entry);
-        let malformed = way as usize == self.snapshot.routes.len() && refused == 400;
-        let who = self.callers.of(person);
-        let require = self.snapshot.routes.get(way as usize).map(|route| route.require);
-        let lacks = satisfy(require.unwrap_or_default(), &who.caller).is_err();
-        Arrival {
-            address,
-            person,
-            way,
-            refused: if !malformed && (who.refused || lacks) { 401 } else { refused },
-            ip_only: malformed || who.refused || lacks,
-            shed: entry.shed,
-            end: self.outlives[way as usize].then(|| Box::new(Ending::of(chunk, entry))),
-        }
-    }
-
-    /// The route, and what the gateway answers where there is none.
-    fn way(&mut self, chunk: &Chunk, entry: &Entry) -> (u32, u16) {
-        let (method, target) = (chunk.bytes(entry.method), chunk.bytes(entry.target));
-        let host = chunk.bytes(entry.host);
-        if let Some(known) = self.ways.known(method, host, target) {
-            return known;
-        }
-        let way = self.look_up(method, host, target).unwrap_or((self.nowhere(), 400));
-        self.ways.learn(method, host, target, way);
-        way
-    }
-
-    fn nowhere(&self) -> u32 {
-        self.snapshot.routes.len() as u32
-    }
-
-    /// The same without a memory. Nothing: the request is malformed.
-    fn look_up(&mut self, method: &[u8], host: &[u8], target: &[u8]) -> Option<(u32, u16)> {
-        let target = str::from_utf8(target).ok().filter(|target| !target.is_empty())?;
-        let method =
-            if method.is_empty() { Method::GET } else { Method::from_bytes(method).ok()? };
-        if matches!(method, Method::CONNECT | Method::TRACE) {
-            return None;
-        }
-        // A URL has its own host.
-        let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
-        let (host, target) = match absolute {
-            Some(rest) => {
-                let (host, _) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-                (host.as_bytes(), &rest[host.len()..])
-            }
-            None => (host, target),
-        };
-        if target.len() > self.snapshot.server.max_uri_bytes {
-            return None;
-        }
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        if !query.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return None;
-        }
-        let path = normalise(if path.is_empty() { "/" } else { path }).ok()?;
-        let nowhere = self.nowhere();
-        self.read_host(host);
-        // A line that does not tell it has the one that the user names.
-        let host = match host {
-            [] => self.terms.host.as_deref().unwrap_or_default(),
-            _ => self.last_host.1.as_deref()?,
-        };
-        Some(match self.snapshot.router.find(host, &path, &method) {
-            Found::Route(index) => (index as u32, 0),
-            Found::MethodNotAllowed(_) => (nowhere, 405),
-            Found::Nothing => (nowhere, 404),
-        })
-    }
-
-    /// Reads a host as routes match it.
-    fn read_host(&mut self, written: &[u8]) {
-        if self.last_host.0 != written {
-            let host = str::from_utf8(written).ok().and_then(|host| host_name(host).ok());
-            self.last_host = (written.to_vec(), host);
-        }
     }
 
     /// Judges a request. They come in the order of time.
@@ -459,18 +292,6 @@ impl Trial {
         Outcome::Passed
     }
 
-    /// What happens to a hold at the request's end: it is given back, or settled by what it came to;
-    /// or nothing, as nobody knows what it came to.
-    fn end_until(&mut self, time: Micros) {
-        while let Some(end) = self.ends.peek().filter(|end| end.at <= time) {
-            match end.actual {
-                Some(actual) => drop(self.store.settle(&end.hold, actual, end.at)),
-                None => self.store.release(&end.hold, end.at),
-            }
-            self.ends.pop();
-        }
-    }
-
     fn sweep(&self, time: Micros) {
         let crowded = self.store.keys() > self.store.max_keys() / 2;
         if crowded || self.judged.is_multiple_of(SWEEP) {
@@ -482,25 +303,4 @@ impl Trial {
 /// Whether requests have places that they give back.
 fn holds(quotas: &[Quota]) -> bool {
     quotas.iter().any(Quota::holds)
-}
-
-/// What a hold comes to: `None` for nothing, otherwise what it is settled by, or that it is given
-/// back.
-#[expect(clippy::option_option, reason = "nothing, given back, or settled by a number")]
-fn end(hold: &Hold, limit: &Limit, ending: &Ending, names: &[String]) -> Option<Option<u32>> {
-    let Cost::Settled { by, .. } = &limit.cost else {
-        return (!hold.is_queue()).then_some(None);
-    };
-    let told = ending.costs.iter().find_map(|(which, cost)| {
-        // A candidate is charged what its limit is.
-        let name = &names[usize::from(*which)];
-        let same = *name == limit.name || limit.name.strip_suffix("/candidate") == Some(name);
-        same.then_some(*cost)
-    });
-    let measured = || match by {
-        Measure::ResponseBytes(unit) => ending.bytes.map(|bytes| units(bytes, *unit)),
-        Measure::RequestBytes(unit) => ending.request_bytes.map(|bytes| units(bytes, *unit)),
-        Measure::ResponseHeader(_) | Measure::ResponseJson(_) => ending.failed.then_some(0),
-    };
-    told.or_else(measured).map(Some)
 }

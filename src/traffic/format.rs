@@ -256,3 +256,123 @@ impl Reader {
         whole
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    /// Values of all kinds, with text that has to be escaped.
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[ -~\\n\"\\\\é/{}\\[\\]:,]{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 12, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec(("[a-d\"\\\\.]{0,3}", inner), 0..4)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn read(reader: &mut Reader, chunk: &mut Chunk, line: &[u8]) -> Result<(), Unreadable> {
+        chunk.clear();
+        chunk.text.set(line);
+        reader.read(chunk, 1, 0, line.len())
+    }
+
+    proptest! {
+        #[test]
+        fn json_is_read_as_another_reader_reads_it(
+            lines in prop::collection::vec(
+                prop::collection::vec(("[a-z\"\\\\]{0,3}", values()), 0..5),
+                1..4,
+            ),
+            pretty in any::<bool>(),
+            path in "/[ -~é]{0,30}",
+            user in prop::option::of("[ -~\\n\"\\\\]{0,9}"),
+        ) {
+            let mut fields = Fields::default();
+            fields.say("user=who.name").unwrap();
+            let how = How { format: Some(Format::Json), fields, ..How::default() };
+            let first = json!({ "time": 1, "ip": "10.0.0.1", "path": "/", "who": { "name": "x" } });
+            let mut reader = how.reader(first.to_string().as_bytes()).unwrap();
+            let mut chunk = Chunk::default();
+            for others in lines {
+                let wanted = ["time", "ip", "path", "who"];
+                let others = others.into_iter().filter(|(name, _)| !wanted.contains(&name.as_str()));
+                let mut line: Map<String, Value> = others.collect();
+                // In the middle of the others.
+                for (name, value) in [
+                    ("time", json!(1_707_432_612.5)),
+                    ("ip", json!("10.0.0.7")),
+                    ("path", json!(path)),
+                    ("who", json!({ "a": [{}], "name": user, "z": { "name": "no" } })),
+                ] {
+                    line.insert(name.to_owned(), value);
+                }
+                line.insert("zz".to_owned(), json!([1, "}"]));
+                let text = if pretty {
+                    // Spaces between everything, but on one line.
+                    serde_json::to_string_pretty(&line).unwrap().replace('\n', " ")
+                } else {
+                    serde_json::to_string(&line).unwrap()
+                };
+                prop_assert_eq!(read(&mut reader, &mut chunk, text.as_bytes()), Ok(()), "{}", text);
+                let entry = &chunk.entries[0];
+                prop_assert_eq!(entry.time, 1_707_432_612_500_000);
+                prop_assert_eq!(entry.ip, "10.0.0.7".parse::<std::net::IpAddr>().unwrap());
+                let told = |span| chunk.text(span).map(std::borrow::Cow::into_owned);
+                prop_assert_eq!(told(entry.target), Some(path.clone()));
+                // A dash stands for nothing.
+                let user = user.clone().filter(|user| !user.is_empty() && user != "-");
+                prop_assert_eq!(told(entry.user), user);
+                // And what breaks off is no line.
+                let half = text.trim_end_matches(['}', ' ']);
+                let torn = read(&mut reader, &mut chunk, half.as_bytes());
+                prop_assert_eq!(torn, Err(Unreadable::NotJson), "{}", half);
+            }
+        }
+
+        #[test]
+        fn nothing_that_is_in_a_log_makes_it_panic(
+            lines in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..6),
+            cut in 0usize..200,
+            flip in any::<(usize, u8)>(),
+        ) {
+            let good = [
+                r#"{"time":"2024-02-08T22:50:01.123Z","method":"GET","path":"/a","status":200,"ip":"10.0.0.1","request_id":"x","overhead_ms":0.1}"#,
+                r#"10.0.0.7 - - [08/Feb/2024:22:50:01 +0000] "GET /a/b HTTP/1.1" 200 5 "-" "x" "10.0.0.1""#,
+                r#"2024-02-08T22:50:01.123Z,10.0.0.1,/,"a ""b""",200"#,
+            ];
+            let mut all = lines;
+            for line in good {
+                let mut line = line.as_bytes().to_vec();
+                let length = line.len();
+                line[flip.0 % length] = flip.1;
+                line.truncate(cut);
+                all.push(line);
+            }
+            for format in [Format::Sluice, Format::Combined, Format::Json, Format::Csv] {
+                let how = How { format: Some(format), ..How::default() };
+                let names = b"time,ip,path,user,status";
+                let first = if format == Format::Csv { names.as_slice() } else { good[0].as_bytes() };
+                let mut reader = how.reader(first).unwrap();
+                let mut chunk = Chunk::default();
+                for line in &all {
+                    let _ = read(&mut reader, &mut chunk, line);
+                }
+                for line in &all {
+                    let _ = how.reader(line);
+                    let _ = How::default().reader(line);
+                }
+            }
+        }
+    }
+}
