@@ -36,7 +36,7 @@
 //! | [`explain`] | what would happen to a request, and why |
 //! | [`traffic`], [`simulate`] | access logs; what limits would have done to what they tell |
 //! | [`clock`], [`deadline`] | the only places that know the time |
-//! | [`path`], [`hop`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
+//! | [`path`], [`hop`], [`printable`], [`token`], [`digest`] | one spelling for paths; what is never passed on; which tokens and keys are believed |
 
 pub mod access_log;
 pub mod admin;
@@ -61,6 +61,7 @@ pub mod overload;
 pub mod overrides;
 pub mod path;
 pub mod patience;
+pub mod printable;
 pub mod proxy;
 pub mod proxy_protocol;
 pub mod saved;

@@ -7,8 +7,8 @@ use crate::simulate::{Failure, Intake, Logs, Progress, Terms};
 use crate::traffic::{Fields, Format, How, Input};
 use jiff::tz::TimeZone;
 use std::error::Error;
-use std::fs::OpenOptions;
-use std::io::IsTerminal;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,6 +59,11 @@ pub(super) struct Given {
 }
 
 impl LogArguments {
+    /// Files that are read.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.logs.iter().map(PathBuf::as_path)
+    }
+
     /// What these configurations want to know of the logs.
     pub(super) fn read(self, configs: &[&Config]) -> Result<Given, Box<dyn Error>> {
         let host = match self.host {
@@ -114,20 +119,26 @@ fn inputs(named: Vec<PathBuf>) -> Result<Vec<Input>, Box<dyn Error>> {
     Ok(inputs)
 }
 
-/// Keeps what comes from standard input, so that it can be read again. The file has no name any
-/// more, and is gone with the process.
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// Keeps what comes from standard input or a pipe, so that it can be read again. The file has no
+/// name any more, and is gone with the process.
 pub(super) fn keep(logs: &mut Logs) -> Result<(), Box<dyn Error>> {
     for input in &mut logs.inputs {
-        if matches!(input, Input::Stdin) {
-            let name = format!("sluice-{}-{:016x}", std::process::id(), fastrand::u64(..));
-            let path = std::env::temp_dir().join(name);
-            let mut options = OpenOptions::new();
-            let mut file =
-                options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-            std::fs::remove_file(&path)?;
-            std::io::copy(&mut std::io::stdin().lock(), &mut file)?;
-            *input = Input::Kept(Arc::new(file));
-        }
+        let mut pipe: Box<dyn Read> = match input {
+            Input::Stdin => Box::new(std::io::stdin()),
+            Input::File(path) if is_pipe(path) => Box::new(File::open(path)?),
+            Input::File(_) | Input::Kept(_) => continue,
+        };
+        let name = format!("sluice-{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let path = std::env::temp_dir().join(name);
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        std::fs::remove_file(&path)?;
+        std::io::copy(&mut pipe, &mut file)?;
+        *input = Input::Kept(Arc::new(file));
     }
     Ok(())
 }

@@ -6,13 +6,15 @@ use super::Outcome;
 use super::logs::{Given, LogArguments, load, watched};
 use super::paint::Paint;
 use crate::config::Config;
+use crate::simulate::figures::{counted, exactly, percent};
 use crate::simulate::report::{Moment, Named, Report, report};
-use crate::simulate::{Arrival, Intake, Logged, Outcome as Came, Tally, Trial, html, replay};
+use crate::simulate::{Arrival, Intake, Logged, Outcome as Came, Tally, Trial, replay};
 use serde::Serialize;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What is asked.
@@ -31,8 +33,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     logs: LogArguments,
     /// How many callers are listed
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    top: usize,
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    top: u32,
     /// For machines
     #[arg(long)]
     json: bool,
@@ -42,20 +44,32 @@ pub(super) struct Arguments {
     /// Write every request that is rejected as well, a line of JSON each
     #[arg(long, value_name = "FILE")]
     rejected: Option<PathBuf>,
-    /// Fail (exit status 2) if more than this share of requests is rejected
+    /// Fail (exit status 3) if more than this share of requests is rejected, or if there are none
     #[arg(long, value_name = "SHARE", value_parser = crate::config::share)]
     fail_above: Option<f64>,
 }
 
+/// More is rejected than may be.
+const TOO_MANY: i32 = 3;
+
 pub(super) fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let read = [&arguments.config].into_iter().chain(&arguments.baseline);
+    let read: Vec<&Path> = read.map(PathBuf::as_path).chain(arguments.logs.files()).collect();
+    let written = [&arguments.html, &arguments.rejected];
+    for (index, path) in written.into_iter().flatten().enumerate() {
+        let others = written.into_iter().flatten().take(index).map(PathBuf::as_path);
+        keep_apart(path, read.iter().copied().chain(others))?;
+    }
     let new = load(&arguments.config)?;
     let old = arguments.baseline.as_deref().map(load).transpose()?;
     let configs: Vec<&Config> = [&new].into_iter().chain(&old).collect();
     let given = arguments.logs.read(&configs)?;
     let mut rejects = arguments.rejected.map(Rejects::create).transpose()?;
+    // Whatever cannot be written is known before the work is done.
+    let html = arguments.html.map(|path| Ok::<_, String>((create(&path)?, path))).transpose()?;
     let file = arguments.config.display().to_string();
     let baseline = arguments.baseline.map(|path| path.display().to_string());
-    let top = arguments.top;
+    let top = arguments.top as usize;
     let report = match old {
         None => {
             let mut trials = [new].map(|config| Trial::new(config, Arc::clone(&given.terms)));
@@ -73,15 +87,41 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(rejects) = rejects {
         rejects.finish()?;
     }
-    if let Some(path) = &arguments.html {
-        std::fs::write(path, html::page(&report, &given.times))
+    print(&report, &given, arguments.json)?;
+    if let Some((mut file, path)) = html {
+        file.write_all(crate::simulate::html::page(&report, &given.times).as_bytes())
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
-    print(&report, &given, arguments.json)?;
     match arguments.fail_above {
-        Some(most) if report.requests.share > most => std::process::exit(2),
+        Some(most) if report.requests.share > most || report.requests.all == 0 => {
+            let (is, most) = (percent(report.requests.share), exactly(most));
+            eprintln!(
+                "{is} of {} rejected; at most {most}% may be (--fail-above)",
+                counted(report.requests.all, "request")
+            );
+            std::process::exit(TOO_MANY)
+        }
         _ => Ok(()),
     }
+}
+
+/// Refuses to write over what is read, or twice to one file.
+fn keep_apart<'p>(path: &Path, others: impl Iterator<Item = &'p Path>) -> Result<(), String> {
+    if path.as_os_str() == "-" {
+        return Err("reports are written to files; '-' is none".to_owned());
+    }
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    for other in others {
+        if path == other || file(path).is_some_and(|own| Some(own) == file(other)) {
+            let (path, other) = (path.display(), other.display());
+            return Err(format!("{path} would be written over {other}"));
+        }
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 fn print(report: &Report, given: &Given, json: bool) -> Outcome {
@@ -134,9 +174,8 @@ struct Reject<'r> {
 
 impl Rejects {
     fn create(path: PathBuf) -> Result<Self, String> {
-        let file = File::create(&path)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        Ok(Self { path, out: BufWriter::new(file), failed: None })
+        let out = BufWriter::new(create(&path)?);
+        Ok(Self { path, out, failed: None })
     }
 
     fn note(&mut self, log: &str, logged: Logged, trial: &Trial, arrived: &Arrival, came: Came) {

@@ -42,8 +42,6 @@ impl Names {
 pub struct Address {
     /// What limits count by.
     pub counted: IpAddr,
-    /// The number of the address that limits count by.
-    pub number: u32,
     /// No limit applies to it.
     pub exempt: bool,
 }
@@ -80,7 +78,10 @@ pub enum Principal {
 /// Everybody who asks.
 #[derive(Debug)]
 pub struct Callers {
+    /// By what limits count by: of IPv6, nobody remembers each address.
     numbers: HashMap<IpAddr, u32, RandomState>,
+    /// The same of those in IPv6 that no limit applies to: their neighbours may be limited.
+    exempt: HashMap<IpAddr, u32, RandomState>,
     addresses: Vec<Address>,
     known: HashMap<Box<[u8]>, u32, RandomState>,
     people: Vec<Person>,
@@ -118,6 +119,7 @@ impl Callers {
         let keys = snapshot.identity.api_key.iter().flat_map(|keys| keys.keys.values());
         Self {
             numbers: HashMap::default(),
+            exempt: HashMap::default(),
             addresses: Vec::new(),
             known: HashMap::default(),
             people: vec![anonymous(false), anonymous(true)],
@@ -142,10 +144,7 @@ impl Callers {
         own: bool,
     ) -> (u32, u32) {
         let ip = if own { entry.ip } else { self.caller_ip(snapshot, chunk, entry) };
-        let address = match self.numbers.get(&ip) {
-            Some(number) => *number,
-            None => self.meet(snapshot, ip),
-        };
+        let address = self.address_of(snapshot, ip);
         (address, self.person(snapshot, chunk, entry, own))
     }
 
@@ -166,19 +165,17 @@ impl Callers {
         address::forwarded(entry.ip, &headers, trusted)
     }
 
-    #[cold]
-    fn meet(&mut self, snapshot: &Snapshot, ip: IpAddr) -> u32 {
+    fn address_of(&mut self, snapshot: &Snapshot, ip: IpAddr) -> u32 {
         let counted = cut(ip, snapshot.identity.ipv6_prefix);
-        let of_counted = match self.numbers.get(&counted) {
-            _ if counted == ip => None,
-            Some(number) => Some(*number),
-            None => Some(self.meet(snapshot, counted)),
+        let is_exempt = || is_in(&snapshot.exempt.ips, ip);
+        let known = match ip {
+            IpAddr::V6(_) if is_exempt() => &mut self.exempt,
+            _ => &mut self.numbers,
         };
-        let number = self.addresses.len() as u32;
-        let exempt = is_in(&snapshot.exempt.ips, ip);
-        self.addresses.push(Address { counted, number: of_counted.unwrap_or(number), exempt });
-        self.numbers.insert(ip, number);
-        number
+        *known.entry(counted).or_insert_with(|| {
+            self.addresses.push(Address { counted, exempt: is_exempt() });
+            self.addresses.len() as u32 - 1
+        })
     }
 
     fn person(&mut self, snapshot: &Snapshot, chunk: &Chunk, entry: &Entry, own: bool) -> u32 {
@@ -216,7 +213,6 @@ impl Callers {
             }
         }
         if let Some(number) = self.known.get(&*self.scratch) {
-            self.unknown_keys += u64::from(*number == REFUSED);
             return *number;
         }
         let key = chunk.text(key).map_or(Presented::Nothing, |key| Presented::Told(key.into()));
@@ -259,8 +255,8 @@ impl Callers {
             person.api_key = self.api_keys.number(&id);
             caller.api_key = Some(id);
         } else if !matches!(key, Presented::Nothing) {
+            // Whoever guesses keys is not remembered by each of them.
             self.unknown_keys += 1;
-            self.known.insert(self.scratch.as_slice().into(), REFUSED);
             return REFUSED;
         }
         for extra in extras {
@@ -314,7 +310,7 @@ impl Callers {
     pub fn principal(&self, address: u32, person: u32) -> Principal {
         let Person { api_key, user, .. } = self.of(person);
         match (*api_key, *user) {
-            (u32::MAX, u32::MAX) => Principal::Ip(self.address(address).number),
+            (u32::MAX, u32::MAX) => Principal::Ip(address),
             (u32::MAX, user) => Principal::User(user),
             (api_key, _) => Principal::ApiKey(api_key),
         }
@@ -324,7 +320,7 @@ impl Callers {
     #[inline]
     pub fn attribute(&self, attribute: &Attribute, address: u32, person: u32) -> u32 {
         match attribute {
-            Attribute::Ip => self.address(address).number,
+            Attribute::Ip => address,
             Attribute::User => self.of(person).user,
             Attribute::ApiKey => self.of(person).api_key,
             Attribute::Header(name) => {

@@ -28,6 +28,11 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// A share in percent, as it was given: `99.9`.
+pub fn exactly(share: f64) -> f64 {
+    (share * 1e8).round() / 1e6
+}
+
 /// `1 request`, `2 requests`.
 pub fn counted(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
@@ -85,6 +90,8 @@ impl Times {
         match seconds {
             0..60 => self.second(at),
             60..86_400 => self.minute(at),
+            // Days begin at midnight in UTC, which is another time elsewhere.
+            _ if self.of_day(at) != 0 => self.minute(at),
             _ => self.show(at, "%Y-%m-%d"),
         }
     }
@@ -155,7 +162,8 @@ mod tests {
         let at = 1_707_432_612_345_000;
         assert_eq!(berlin.second(at), "2024-02-08 23:50:12");
         assert_eq!(berlin.interval(at, 900), "2024-02-08 23:50");
-        assert_eq!(berlin.interval(at, 604_800), "2024-02-08");
+        assert_eq!(berlin.interval(at, 604_800), "2024-02-08 23:50");
+        assert_eq!(berlin.interval(1_707_433_200_000_000, 604_800), "2024-02-09");
         assert_eq!(berlin.of_day(at), 23 * 3600 + 50 * 60 + 12);
         assert_eq!(berlin.zone(), "Europe/Berlin");
         assert_eq!(Times::new(TimeZone::UTC).zone(), "UTC");

@@ -21,7 +21,7 @@ pub(super) fn largest<K: Ord, T>(most: usize, all: impl Iterator<Item = (K, T)>)
             other.0.cmp(&self.0) // the smallest is the first to go
         }
     }
-    let mut kept = BinaryHeap::with_capacity(most + 1);
+    let mut kept = BinaryHeap::new();
     for (key, value) in all {
         if kept.len() == most
             && kept.peek().is_none_or(|ByKey(least, _): &ByKey<K, T>| key <= *least)

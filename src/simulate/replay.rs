@@ -1,6 +1,7 @@
 //! Replays logs: every line of every source, in the order of time, through every configuration that
 //! is on trial.
 
+use super::figures::exactly;
 use super::trial::{Arrival, Outcome, Trial};
 use crate::clock::{Micros, micros};
 use crate::traffic::{Chunk, Entry, How, Input, Order, Sources, Trouble, Unreadable};
@@ -53,6 +54,8 @@ pub struct Intake {
     pub statuses: u64,
     /// Lines of our own log.
     pub own: u64,
+    /// Those of banned addresses among them: what they asked for was not looked at.
+    pub pathless: u64,
 }
 
 /// Why logs could not be replayed.
@@ -129,7 +132,7 @@ pub fn replay<const N: usize>(
                     let (line, status) = (entry.line, entry.status);
                     order.add(entry.time, Waiting { arrivals, log: source as u32, line, status });
                 }
-                latest[source] = latest[source].max(chunk.latest());
+                latest[source] = latest[source].max(Some(chunk.latest()));
                 intake.add(&chunk, sources.name(source));
                 before = Some(chunk);
                 if intake.lines >= EARLY && intake.too_many(logs.tolerate) {
@@ -168,6 +171,7 @@ impl Intake {
         self.hosts += u64::from(!entry.host.is_none());
         self.statuses += u64::from(entry.status != 0);
         self.own += u64::from(own);
+        self.pathless += u64::from(own && entry.target.is_none() && entry.status == 429);
         if entry.sample < 1.0 {
             self.sampled += 1;
             self.stand_for += 1.0 / f64::from(entry.sample.max(f32::MIN_POSITIVE));
@@ -204,7 +208,7 @@ impl Intake {
             "{} of {} lines cannot be read; at most {}% may be (--tolerate)",
             self.unreadable,
             self.lines,
-            tolerate * 100.0
+            exactly(tolerate)
         );
         for example in self.examples() {
             text.push_str("\n  ");

@@ -14,12 +14,13 @@ mod evidence;
 mod starters;
 mod yaml;
 
+use super::figures::exactly;
 use super::report::{self, share};
 use super::trial::{Terms, Trial, Tried};
-use super::{Failure, Intake, Logs, Outcome, Progress, Tally, replay};
+use super::{Failure, Intake, Logs, Progress, Tally, replay};
 use crate::clock::{Micros, SECOND};
 use crate::config::model::{Config, Limit, Quotas};
-use crate::limit::{MAX_BURST, MAX_LOG, Quota};
+use crate::limit::{Kind, MAX_BURST, MAX_LOG, Quota};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -134,7 +135,7 @@ pub fn suggest(
     let mut sizes: HashMap<Which, Sizing> = HashMap::new();
 
     let boundless = measured(&config, |_, quota| quota.boundless());
-    let (intake, tally, trial) = run(logs, boundless, terms, &mut |at| watch(0, at))?;
+    let (intake, tally, [trial]) = run(logs, [boundless], terms, &mut |at| watch(0, at))?;
     let warnings = super::warnings::warnings(&intake, &tally, &trial);
     for (which, used) in used(&trial) {
         sizes.insert(which, Sizing::new(used, aim));
@@ -152,7 +153,7 @@ pub fn suggest(
             }
             _ => quota.boundless(),
         });
-        let (_, _, trial) = run(logs, bottomless, terms, &mut |at| watch(1, at))?;
+        let (_, _, [trial]) = run(logs, [bottomless], terms, &mut |at| watch(1, at))?;
         let buckets: Vec<Which> = each(&config)
             .filter(|(_, quota, _)| quota.is_bucket())
             .map(|(limit, _, index)| (limit.name.clone(), index))
@@ -165,10 +166,18 @@ pub fn suggest(
         }
     }
 
+    // Each alone, and all together.
     let proposed = resized(&config, &sizes);
-    let (_, tally, trial) = run(logs, proposed, terms, &mut |at| watch(2, at))?;
-    let limits = evidence::suggestions(&config, &sizes, &trial, starters);
-    let yaml = yaml::written(&config, &limits);
+    let mut enforced = proposed.clone();
+    if starters {
+        enforced
+            .limits
+            .retain(|limit| sizes.get(&(limit.name.clone(), 0)).is_some_and(Sizing::is_known));
+    }
+    let both = [shadows(proposed), enforced];
+    let (_, tally, [alone, _]) = run(logs, both, terms, &mut |at| watch(2, at))?;
+    let limits = evidence::suggestions(&config, &sizes, &alone, starters);
+    let yaml = yaml::written(&config, &limits, starters);
     let (requests, rejected) = (tally.requests(), tally.rejected + tally.banned);
     let callers = || tally.callers();
     let rejected_callers = callers().filter(|(_, caller)| caller.rejected > 0).count() as u64;
@@ -177,8 +186,8 @@ pub fn suggest(
         sluice: env!("CARGO_PKG_VERSION"),
         config: file.to_owned(),
         logs: report::logs(&intake),
-        percentile: aim.spared * 100.0,
-        margin: aim.margin * 100.0,
+        percentile: exactly(aim.spared),
+        margin: exactly(aim.margin),
         starters,
         warnings,
         limits,
@@ -192,21 +201,23 @@ pub fn suggest(
     })
 }
 
-/// Replays the logs through one configuration.
-fn run(
+/// Replays the logs through configurations, and counts what comes of the last.
+fn run<const N: usize>(
     logs: &Logs,
-    config: Config,
+    configs: [Config; N],
     terms: &Arc<Terms>,
     watch: &mut dyn FnMut(Progress),
-) -> Result<(Intake, Tally, Trial), Failure> {
-    let mut trials = [Trial::new(config, Arc::clone(terms))];
+) -> Result<(Intake, Tally, [Trial; N]), Failure> {
+    let mut trials = configs.map(|config| Trial::new(config, Arc::clone(terms)));
     let mut tally = Tally::default();
-    let intake =
-        replay(logs, &mut trials, watch, |logged, trials, arrived, came: [Outcome; 1]| {
-            tally.count(&trials[0].callers, logged, &arrived[0], came[0], None);
-        })?;
-    let [trial] = trials;
-    Ok((intake, tally, trial))
+    let intake = replay(logs, &mut trials, watch, |logged, trials, arrived, came| {
+        if let (Some(trial), Some(arrived), Some(came)) =
+            (trials.last(), arrived.last(), came.last())
+        {
+            tally.count(&trial.callers, logged, arrived, *came, None);
+        }
+    })?;
+    Ok((intake, tally, trials))
 }
 
 /// Every limit that a file can say something of, and each of its quotas. Candidates follow theirs.
@@ -234,7 +245,17 @@ fn with_quotas(config: &Config, of: impl Fn(&Which, &Quota) -> Quota) -> Config 
 
 /// The same to measure with: nobody is rejected, and everybody is remembered.
 fn measured(config: &Config, of: impl Fn(&Which, &Quota) -> Quota) -> Config {
-    Config { max_keys: usize::MAX, ..with_quotas(config, of) }
+    shadows(Config { max_keys: usize::MAX, ..with_quotas(config, of) })
+}
+
+/// The same with limits that know nothing of each other: what one rejects, the others see.
+fn shadows(mut config: Config) -> Config {
+    let Config { limits, routes, .. } = &mut config;
+    for limit in limits.iter_mut().chain(routes.iter_mut().flat_map(|route| &mut route.limits)) {
+        limit.shadow = true;
+        limit.penalty = None;
+    }
+    config
 }
 
 /// What each limit's callers used.
@@ -273,6 +294,10 @@ impl Sizing {
         Self { used, count, ..Self::default() }
     }
 
+    fn is_known(&self) -> bool {
+        !self.unknown && self.count > 0
+    }
+
     fn deepen(&mut self, depth: Used, aim: Aim) {
         self.size = aim.enough(&depth.most);
         self.depth = Some(depth);
@@ -300,17 +325,20 @@ impl Aim {
 }
 
 /// The quota that is proposed; nothing if none can be.
-fn sized(quota: &Quota, sizing: &Sizing) -> Option<Quota> {
-    if sizing.unknown || sizing.count == 0 {
+fn sized(quota: &Quota, sizing: &Sizing, shards: u32) -> Option<Quota> {
+    if !sizing.is_known() {
         return None;
     }
-    let count = if quota.kind() == crate::limit::Kind::Log {
-        sizing.count.min(MAX_LOG)
-    } else {
-        sizing.count
+    // No shard may be empty.
+    let count = match quota.kind() {
+        Kind::Log => sizing.count.min(MAX_LOG),
+        _ => sizing.count.max(shards),
     };
     // The first of an idle queue goes at once.
-    let size = if quota.is_queue() { sizing.size.saturating_sub(1).max(1) } else { sizing.size };
+    let size = match sizing.size {
+        places if quota.is_queue() => places.saturating_sub(1).max(1),
+        size => size.max(shards),
+    };
     quota.resized(count, size, longest_wait(quota, count, size)).ok()
 }
 
@@ -322,8 +350,11 @@ fn longest_wait(quota: &Quota, count: u32, queue: u32) -> Micros {
 
 /// The configuration as it is proposed; a limit of which nobody can say anything stays as it is.
 fn resized(config: &Config, sizes: &HashMap<Which, Sizing>) -> Config {
+    let shards: HashMap<&str, u32> =
+        each(config).map(|(limit, ..)| (limit.name.as_str(), limit.shards.into())).collect();
     with_quotas(config, |which, quota| {
-        let sized = sizes.get(which).and_then(|sizing| sized(quota, sizing));
+        let shards = shards.get(which.0.as_str()).copied().unwrap_or(1);
+        let sized = sizes.get(which).and_then(|sizing| sized(quota, sizing, shards));
         sized.unwrap_or_else(|| quota.clone())
     })
 }

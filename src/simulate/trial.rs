@@ -27,7 +27,7 @@ use crate::store::{self, Charge, Memory, Part, Store, Subject};
 use crate::upstream::names::{Names, Resolver};
 use http::HeaderName;
 use smallvec::SmallVec;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 pub use arrive::Arrival;
@@ -104,6 +104,8 @@ pub struct Tried {
     pub limit: Arc<Limit>,
     /// The routes it guards; none are named if it guards all.
     pub routes: Option<Vec<String>>,
+    /// Into how many parts a shared store splits it.
+    pub shards: u16,
     /// What it has said in all.
     pub counted: Counted,
     /// And to whom.
@@ -152,11 +154,13 @@ impl Trial {
         let (store, metrics) = (Store::Memory(Memory::new(max_keys)), Metrics::new(1));
         let names = Names::new(Resolver::System);
         let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
+        let shards = shards(&config);
         let snapshot = Snapshot::build(config, 0, lasting);
         store.adopt(snapshot.registry(&[]));
         let tried = |(limit, routes): (&Arc<Limit>, Option<Vec<&str>>)| Tried {
             limit: Arc::clone(limit),
             routes: routes.map(|routes| routes.into_iter().map(str::to_owned).collect()),
+            shards: shards.get(&limit.name).copied().unwrap_or(1),
             counted: Counted::default(),
             subjects: Subjects::new(limit.by.len()),
         };
@@ -247,7 +251,8 @@ impl Trial {
         };
         let (mut parts, mut claims) = (Parts::new(), Claims::new());
         claim(limits, &known, &mut parts, &mut claims);
-        let announced = arrival.end.as_ref().and_then(|end| end.request_bytes);
+        let announced =
+            arrival.end.as_ref().and_then(|end| end.announced(limits, &self.terms.costs));
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
         for claim in &claims {
             let subject = Subject(&parts[claim.parts.clone()]);
@@ -298,6 +303,13 @@ impl Trial {
             self.store.sweep(time);
         }
     }
+}
+
+/// Limits that a shared store splits, and into how many parts.
+fn shards(config: &Config) -> HashMap<String, u16> {
+    let limits = config.limits.iter().chain(config.routes.iter().flat_map(|route| &route.limits));
+    let split = limits.filter(|limit| config.shared.is_some() && limit.shards > 1);
+    split.map(|limit| (limit.name.clone(), limit.shards)).collect()
 }
 
 /// Whether requests have places that they give back.

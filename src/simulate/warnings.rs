@@ -13,7 +13,7 @@ pub(super) fn warnings(intake: &Intake, tally: &Tally, trial: &Trial) -> Vec<Str
     let mut said = Vec::new();
     of_the_logs(intake, &mut said);
     of_callers(trial, &mut said);
-    of_routes(intake, tally, trial, &mut said);
+    of_routes(intake, tally, &mut said);
     for tried in &trial.limits {
         of_a_limit(intake, trial, tried, &mut said);
     }
@@ -32,9 +32,17 @@ fn of_the_logs(intake: &Intake, said: &mut Vec<String>) {
             intake.stand_for
         ));
     }
+    if intake.pathless > 0 {
+        said.push(format!(
+            "{} of banned addresses do not tell what was asked for: limits for all routes alone see \
+             them",
+            counted(intake.pathless, "line")
+        ));
+    }
     if intake.late > 0 {
         said.push(format!(
-            "{} came too late to be put in order, and judged at once (--late)",
+            "{} came too late to be put in order, and judged at once: the figures are off by as much \
+             (--late; parts of a log that were put together in a wrong order are better given as files)",
             counted(intake.late, "line")
         ));
     }
@@ -62,10 +70,9 @@ fn of_callers(trial: &Trial, said: &mut Vec<String>) {
     }
 }
 
-fn of_routes(intake: &Intake, tally: &Tally, trial: &Trial, said: &mut Vec<String>) {
+fn of_routes(intake: &Intake, tally: &Tally, said: &mut Vec<String>) {
     let requests = intake.requests();
-    let astray = tally.routes.get(trial.snapshot().routes.len());
-    let astray = astray.map_or(0, |none| none.requests);
+    let astray = tally.refused.get(&404).copied().unwrap_or(0);
     // A few are in every log; so many tell that the file is another site's, or hosts are missing.
     if astray * 2 > requests && requests > 0 {
         let hosts = if intake.hosts == 0 { "; the logs tell no host (--host NAME)" } else { "" };
@@ -105,6 +112,18 @@ fn of_a_limit(intake: &Intake, trial: &Trial, tried: &Tried, said: &mut Vec<Stri
             "'{}' counts requests in flight, and the logs do not tell how long they took: it never \
              rejects (--fields duration_ms=NAME)",
             limit.name
+        ));
+    } else if limit.quotas().iter().any(Quota::is_concurrency) && intake.own < intake.requests() {
+        said.push(format!(
+            "'{}' counts requests in flight: a line's time is taken for when its request began, and \
+             other servers than ours write when it ended",
+            limit.name
+        ));
+    }
+    if tried.shards > 1 {
+        said.push(format!(
+            "'{}' is split into {} shards in the store; here it is one, and each caller has all of it",
+            limit.name, tried.shards
         ));
     }
     if let (Cost::Settled { reserve, .. }, untold @ 1..) = (&limit.cost, tried.counted.untold) {

@@ -230,9 +230,21 @@ impl Chunk {
         &self.entries
     }
 
+    /// The latest moment of its lines, but for those few that are far ahead of all others: somebody's
+    /// clock was wrong.
+    pub(super) fn settle_latest(&mut self, far: Micros) {
+        let last = self.entries.last().map_or(0, |entry| entry.time);
+        if self.latest > last.saturating_add(far) {
+            let mut times: Vec<Micros> = self.entries.iter().map(|entry| entry.time).collect();
+            let most = times.len() * 99 / 100;
+            let (_, usual, _) = times.select_nth_unstable(most);
+            self.latest = *usual;
+        }
+    }
+
     /// The latest moment of its lines.
-    pub fn latest(&self) -> Option<Micros> {
-        Some(self.latest)
+    pub fn latest(&self) -> Micros {
+        self.latest
     }
 
     /// Its lines, how many of them cannot be read, and the first of those: which line, why, and how

@@ -13,18 +13,22 @@ use memchr::{memchr, memchr2};
 /// Reads the line of the text that ends there.
 pub(super) fn read(text: &[u8], start: usize, draft: &mut Draft<'_>) -> Result<(), Unreadable> {
     const NOT: Unreadable = Unreadable::NotCombined;
-    let (mut who, mut at) = word(text, start).ok_or(NOT)?;
+    let (who, mut at) = word(text, start).ok_or(NOT)?;
     let mut ip = address(&text[who.0..who.1]);
-    if ip.is_none() {
-        // A host first, as in Apache's vhost_combined.
-        let host = who;
-        (who, at) = word(text, at).ok_or(NOT)?;
-        ip = address(&text[who.0..who.1]);
-        draft.entry.host = Span::new(host.0, host.1);
+    // A host first, as in Apache's vhost_combined; it may be an address, too.
+    let second = word(text, at);
+    let second_ip = second.and_then(|((start, end), _)| address(&text[start..end]));
+    if let (Some((_, next)), true) = (second, second_ip.is_some() || ip.is_none()) {
+        draft.entry.host = Span::new(who.0, who.1);
+        (at, ip) = (next, second_ip);
     }
     let Some(ip) = ip else {
         // A name in the place of the address, if the rest is as it should be.
-        return Err(if memchr(b'[', text).is_some() { Unreadable::BadAddress } else { NOT });
+        return Err(if memchr(b'[', &text[start..]).is_some() {
+            Unreadable::BadAddress
+        } else {
+            NOT
+        });
     };
     draft.entry.ip = ip;
     let (_ident, at) = word(text, at).ok_or(NOT)?;

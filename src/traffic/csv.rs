@@ -32,7 +32,7 @@ impl Csv {
             let (span, next) = cell(text, at, self.separator, draft.spelt)?;
             if let Some(field) = column {
                 let Draft { entry, extras, spelt, moments } = draft;
-                put(*field, span.of(text, spelt).trim_ascii(), span, entry, extras, moments)?;
+                put(*field, span.of(text, spelt), span, entry, extras, moments)?;
             }
             match next {
                 Some(next) => at = next,
@@ -52,7 +52,9 @@ fn cell(
 ) -> Result<(Span, Option<usize>), Unreadable> {
     if text.get(at) != Some(&b'"') {
         let end = memchr(separator, &text[at..]).map(|end| at + end);
-        let span = Span::new(at, end.unwrap_or(text.len()));
+        let cell = &text[at..end.unwrap_or(text.len())];
+        let begins = at + cell.len() - cell.trim_ascii_start().len();
+        let span = Span::new(begins, begins + cell.trim_ascii().len());
         return Ok((span, end.map(|end| end + 1)));
     }
     let (mut end, mut doubled) = (at + 1, false);

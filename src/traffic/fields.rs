@@ -48,6 +48,11 @@ pub enum Field {
     Cost(u16),
 }
 
+/// Whether both tell the same, perhaps in other units.
+pub(super) fn is_same(one: Field, other: Field) -> bool {
+    one == other || matches!((one, other), (Field::Duration(_), Field::Duration(_)))
+}
+
 /// What a length of time is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -190,11 +195,7 @@ const KNOWN: [(&str, Field, &[&str]); 17] = [
     ),
     ("request_bytes", Field::RequestBytes, &["request_bytes", "bytes_received", "bytes_read"]),
     ("duration_ms", Field::Duration(Unit::Millis), &["duration_ms", "latency_ms", "took_ms"]),
-    (
-        "duration_s",
-        Field::Duration(Unit::Seconds),
-        &["duration_s", "request_time", "duration", "latency", "elapsed"],
-    ),
+    ("duration_s", Field::Duration(Unit::Seconds), &["duration_s", "request_time", "duration"]),
     ("duration_us", Field::Duration(Unit::Micros), &["duration_us", "request_time_us"]),
     ("duration_ns", Field::Duration(Unit::Nanos), &["duration_ns", "Duration"]),
 ];
@@ -246,13 +247,18 @@ impl Fields {
         let said = self.said.iter().map(|(field, name)| (name.clone(), *field));
         let mut all: Vec<(String, Field)> = said.collect();
         for (_, field, names) in &KNOWN {
-            let same = |other: &Field| {
-                other == field || matches!((other, field), (Field::Duration(_), Field::Duration(_)))
-            };
-            if !all.iter().any(|(_, known)| same(known))
+            if !all.iter().any(|(_, known)| is_same(*known, *field))
                 && let Some(name) = names.iter().find(|name| has(name))
             {
                 all.push(((*name).to_owned(), *field));
+            }
+        }
+        // Envoy's is in milliseconds.
+        if has("response_code") || has("downstream_remote_address") {
+            for (name, field) in &mut all {
+                if name == "duration" && *field == Field::Duration(Unit::Seconds) {
+                    *field = Field::Duration(Unit::Millis);
+                }
             }
         }
         // One name tells one thing.
@@ -276,6 +282,16 @@ impl Fields {
             }
         }
         all
+    }
+
+    /// Every usual name of every field, headers apart.
+    pub(super) fn usual(&self) -> impl Iterator<Item = (String, Field)> {
+        let all = KNOWN.iter().flat_map(|(_, field, names)| {
+            names.iter().map(move |name| ((*name).to_owned(), *field))
+        });
+        let headers = self.headers.iter().zip(0..);
+        let headers = headers.map(|(name, at)| (name.as_str().to_owned(), Field::Header(at)));
+        all.chain(headers.collect::<Vec<_>>())
     }
 
     /// Whether anybody wants to know.
@@ -345,7 +361,8 @@ pub(super) fn request(value: &[u8], span: Span, entry: &mut Entry) {
     let mut words = value.split(|byte| *byte == b' ');
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return };
     let version = words.next().is_none_or(|version| version.starts_with(b"HTTP/"));
-    if version && words.next().is_none() && method.iter().all(u8::is_ascii_alphabetic) {
+    let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    if version && words.next().is_none() && method.iter().all(token) {
         entry.method = span.first(method.len());
         entry.target = span.skip(method.len() + 1).first(target.len());
     }

@@ -3,9 +3,10 @@
 use super::chunk::{Chunk, Entry, Unreadable};
 use super::combined;
 use super::csv::{self, Csv};
-use super::fields::{Field, Fields, Unit};
+use super::fields::{Field, Fields, Unit, is_same};
 use super::json::{self, Draft, Json};
 use super::moment::Moments;
+use crate::printable::printable;
 use jiff::tz::TimeZone;
 
 /// A format of logs.
@@ -61,6 +62,11 @@ pub enum NoFormat {
         /// The fields that there are.
         there: String,
     },
+    /// Nothing in it has a name.
+    #[error(
+        "lines of the combined format have no names of fields, such as '{0}'; --fields is for JSON and CSV"
+    )]
+    NoNames(String),
     /// There is no such column.
     #[error("there is no column '{0}'\n  columns there are: {1}")]
     NoColumn(String, String),
@@ -84,22 +90,35 @@ enum Lines {
     Csv(Csv),
 }
 
-/// Lines that are looked at to tell what there is.
+/// Lines that are looked at to tell what there is, and to tell the format.
 const LOOKED_AT: usize = 50;
+const FIRST: usize = 5;
+
+/// The keys of each.
+fn lines_of<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<Vec<String>> {
+    lines.take(LOOKED_AT).filter_map(json::keys).collect()
+}
 
 impl How {
     /// How a log is to be read that begins like this.
     pub(super) fn reader(&self, sample: &[u8]) -> Result<Reader, NoFormat> {
         let lines = sample.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        let mut lines = lines.filter(|line| !line.is_empty()).peekable();
-        let first = lines.peek().copied().unwrap_or_default();
+        let lines = lines.filter(|line| !line.is_empty());
+        let first = lines.clone().next().unwrap_or_default();
         let shown = || excerpt(first);
-        let guessed = match first {
-            [b'{', ..] => Some(Format::Json),
-            line if self.reads_combined(line) => Some(Format::Combined),
-            line if csv::header(line).is_some() => Some(Format::Csv),
-            _ => None,
+        // The first of them may be torn.
+        let few = || lines.clone().take(FIRST);
+        let guessed = match () {
+            () if few().any(|line| line.starts_with(b"{")) => Some(Format::Json),
+            () if few().any(|line| self.reads_combined(line)) => Some(Format::Combined),
+            () if csv::header(first).is_some() => Some(Format::Csv),
+            () => None,
         };
+        if let (Some(Format::Combined), Some((_, name))) =
+            (self.format.or(guessed), self.fields.said.first())
+        {
+            return Err(NoFormat::NoNames(printable(name)));
+        }
         let (lines, own, has_header) = match self.format.or(guessed) {
             None if first.is_empty() => (Lines::Combined, false, false),
             None => return Err(NoFormat::Unknown(shown())),
@@ -108,17 +127,17 @@ impl How {
                 let (csv, has_header) = self.csv(first)?;
                 (Lines::Csv(csv), false, has_header)
             }
-            Some(Format::Sluice) => (Lines::Json(self.own()), true, false),
+            Some(Format::Sluice) => (Lines::Json(self.own(&lines_of(lines))), true, false),
             Some(Format::Json) => {
-                let keys: Vec<String> =
-                    lines.take(LOOKED_AT).filter_map(json::keys).flatten().collect();
-                if keys.is_empty() && !first.is_empty() {
+                let some = lines_of(lines);
+                if some.is_empty() && !first.is_empty() {
                     return Err(NoFormat::NotSo("no JSON object", shown()));
                 }
-                if self.format.is_none() && self.fields.said.is_empty() && is_own(&keys) {
-                    (Lines::Json(self.own()), true, false)
+                if self.format.is_none() && some.iter().any(|keys| is_own(keys)) {
+                    (Lines::Json(self.own(&some)), true, false)
                 } else {
-                    (Lines::Json(Json::new(&self.known(&keys)?)), false, false)
+                    let names: Vec<String> = some.into_iter().flatten().collect();
+                    (Lines::Json(Json::new(&self.known_or_later(&names)?)), false, false)
                 }
             }
         };
@@ -138,7 +157,7 @@ impl How {
     }
 
     /// Our own log. What the end of a request tells comes last in it, and is often not asked for.
-    fn own(&self) -> Json {
+    fn own(&self, some: &[Vec<String>]) -> Json {
         const OWN: [(&str, Field); 14] = [
             ("time", Field::Time),
             ("method", Field::Method),
@@ -155,20 +174,47 @@ impl How {
             ("bytes", Field::Bytes),
             ("duration_ms", Field::Duration(Unit::Millis)),
         ];
-        let Fields { headers, costs, lengths, sizes, .. } = &self.fields;
-        let own = OWN.iter().filter(|(_, field)| self.fields.wants(*field));
-        let mut all: Vec<_> = own.map(|(name, field)| ((*name).to_owned(), *field)).collect();
+        let Fields { headers, costs, lengths, sizes, said } = &self.fields;
+        // What is said of other logs means nothing here.
+        let has = |name: &String| some.iter().flatten().any(|known| known == name);
+        let said = said.iter().filter(|(_, name)| has(name));
+        let mut all: Vec<_> = said.map(|(field, name)| (name.clone(), *field)).collect();
+        for (name, field) in OWN.iter().filter(|(_, field)| self.fields.wants(*field)) {
+            if !all.iter().any(|(_, known)| known == field) {
+                all.push(((*name).to_owned(), *field));
+            }
+        }
         for (index, name) in headers.iter().enumerate() {
             all.push((format!("headers.{name}"), Field::Header(index as u16)));
         }
         for (index, name) in costs.iter().enumerate() {
             all.push((format!("costs.{name}"), Field::Cost(index as u16)));
         }
-        if *lengths || *sizes || !costs.is_empty() {
+        let is_last = |keys: &Vec<String>| {
+            let order = ["time", "method", "path", "status", "ip", "host", "request_id", "bytes"];
+            let known = keys.iter().filter(|key| order.contains(&key.as_str()));
+            known.map(String::as_str).is_sorted_by_key(|key| order.iter().position(|k| *k == key))
+        };
+        let as_written = self.fields.said.is_empty() && some.iter().all(is_last);
+        if *lengths || *sizes || !costs.is_empty() || !as_written {
             Json::new(&all)
         } else {
             Json::until(&all, "bytes")
         }
+    }
+
+    /// What is known of these names; what none of them tells may come later, by any usual name.
+    fn known_or_later(&self, names: &[String]) -> Result<Vec<(String, Field)>, NoFormat> {
+        let mut known = self.known(names)?;
+        let told = known.clone();
+        for (name, field) in self.fields.usual().filter(|(_, field)| self.fields.wants(*field)) {
+            let is_told = told.iter().any(|(_, other)| is_same(*other, field));
+            let taken = names.contains(&name) || known.iter().any(|(other, _)| *other == name);
+            if !is_told && !taken {
+                known.push((name, field));
+            }
+        }
+        Ok(known)
     }
 
     fn known(&self, names: &[String]) -> Result<Vec<(String, Field)>, NoFormat> {
@@ -179,7 +225,7 @@ impl How {
                 let mut names = names.to_vec();
                 names.sort();
                 names.dedup();
-                Err(NoFormat::Lacks { lacking, there: names.join(", ") })
+                Err(NoFormat::Lacks { lacking, there: printable(&names.join(", ")) })
             }
         }
     }
@@ -195,7 +241,7 @@ impl How {
             names
         };
         if let Some((_, name)) = said.iter().find(|(_, name)| !names.contains(name)) {
-            return Err(NoFormat::NoColumn(name.clone(), names.join(", ")));
+            return Err(NoFormat::NoColumn(name.clone(), printable(&names.join(", "))));
         }
         let known = self.known(&names)?;
         let field = |name: &String| known.iter().find(|(k, _)| k == name).map(|(_, field)| *field);
@@ -213,7 +259,7 @@ fn is_own(keys: &[String]) -> bool {
 /// The beginning of a line, as far as it prints.
 pub(super) fn excerpt(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(&line[..line.len().min(400)]);
-    let mut short: String = text.chars().take(100).collect();
+    let mut short: String = printable(&text).chars().take(100).collect();
     if short.len() < line.len() {
         short.push('…');
     }

@@ -372,7 +372,8 @@ fn space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Every key of an object, and of those in it, joined by dots.
+/// Every key of an object that holds something else than an object, and of those in it, joined by
+/// dots, in the order in which they stand there.
 pub(super) fn keys(line: &[u8]) -> Option<Vec<String>> {
     fn collect(
         object: &serde_json::Map<String, serde_json::Value>,
@@ -381,10 +382,10 @@ pub(super) fn keys(line: &[u8]) -> Option<Vec<String>> {
     ) {
         for (key, value) in object {
             let name = format!("{before}{key}");
-            if let Some(object) = value.as_object() {
-                collect(object, &format!("{name}."), all);
+            match value.as_object() {
+                Some(object) => collect(object, &format!("{name}."), all),
+                None => all.push(name),
             }
-            all.push(name);
         }
     }
     let line: serde_json::Map<_, _> = serde_json::from_slice(line).ok()?;

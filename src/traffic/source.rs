@@ -5,6 +5,7 @@
 
 use super::chunk::{Buffer, Chunk, Unreadable};
 use super::format::{How, NoFormat, Reader, excerpt};
+use crate::clock::{Micros, SECOND};
 use flate2::bufread::MultiGzDecoder;
 use memchr::{memchr, memrchr};
 use parking_lot::Mutex;
@@ -19,6 +20,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Text of a piece; no line may be longer.
 const PIECE: usize = 1 << 18;
+
+/// A line that is so far ahead of those behind it is no measure of time.
+const FAR: Micros = 600 * SECOND;
 
 /// Lines that cannot be read and are shown, of each source.
 const SHOWN: usize = 5;
@@ -87,8 +91,7 @@ pub struct Sources {
 
 /// A source, and where its next piece comes from.
 struct Under {
-    answers: Receiver<Result<Option<(Source, Chunk)>, Trouble>>,
-    answer: Sender<Result<Option<(Source, Chunk)>, Trouble>>,
+    answers: Receiver<Answer>,
     name: String,
     own: bool,
 }
@@ -97,8 +100,18 @@ struct Under {
 struct Job {
     source: Source,
     chunk: Chunk,
-    answer: Sender<Result<Option<(Source, Chunk)>, Trouble>>,
+    answer: Sender<Answer>,
 }
+
+/// A piece that was read. The way back goes along: nobody waits for a thread that is gone.
+struct Piece {
+    source: Source,
+    chunk: Chunk,
+    answer: Sender<Answer>,
+}
+
+/// A piece, or nothing if that was all.
+type Answer = Result<Option<Piece>, Trouble>;
 
 impl Sources {
     /// Opens logs. So many threads read pieces.
@@ -112,13 +125,16 @@ impl Sources {
                 loop {
                     let Ok(mut job) = waiting.lock().recv() else { return };
                     job.chunk.clear();
-                    let done = match job.source.next(&mut job.chunk) {
-                        Ok(true) => Ok(Some((job.source, job.chunk))),
+                    let next = job.source.next(&mut job.chunk);
+                    let Job { source, chunk, answer } = job;
+                    let way_back = answer.clone();
+                    let done = match next {
+                        Ok(true) => Ok(Some(Piece { source, chunk, answer })),
                         Ok(false) => Ok(None),
-                        Err(error) => Err(Trouble::Io(job.source.name, error)),
+                        Err(error) => Err(Trouble::Io(source.name, error)),
                     };
                     // Nobody waits any more if another log was in trouble.
-                    let _ = job.answer.send(done);
+                    let _ = way_back.send(done);
                 }
             });
         }
@@ -127,8 +143,8 @@ impl Sources {
             let source = Source::open(input, how, &read)?;
             let (answer, answers) = channel();
             let (name, own) = (source.name.clone(), source.reader.own);
-            let _ = jobs.send(Job { source, chunk: Chunk::default(), answer: answer.clone() });
-            all.push(Under { answers, answer, name, own });
+            let _ = jobs.send(Job { source, chunk: Chunk::default(), answer });
+            all.push(Under { answers, name, own });
         }
         let total = inputs.iter().map(Input::size).sum();
         Ok(Self { all, jobs, read, total })
@@ -153,11 +169,10 @@ impl Sources {
     /// that its memory is used again.
     pub fn next(&self, source: usize, before: Option<Chunk>) -> Result<Option<Chunk>, Trouble> {
         let under = &self.all[source];
-        // A thread that is gone has panicked, and says so itself.
-        let Ok(answer) = under.answers.recv() else { return Ok(None) };
-        Ok(answer?.map(|(source, chunk)| {
-            let (answer, before) = (under.answer.clone(), before.unwrap_or_default());
-            let _ = self.jobs.send(Job { source, chunk: before, answer });
+        let gone = || Trouble::Io(under.name.clone(), io::Error::other("its reader is gone"));
+        let answer = under.answers.recv().map_err(|_| gone())??;
+        Ok(answer.map(|Piece { source, chunk, answer }| {
+            let _ = self.jobs.send(Job { source, chunk: before.unwrap_or_default(), answer });
             chunk
         }))
     }
@@ -227,6 +242,7 @@ impl Source {
             }
         }
         self.take_apart(chunk);
+        chunk.settle_latest(FAR);
         Ok(true)
     }
 
@@ -309,6 +325,16 @@ impl<R: BufRead> Read for Frames<R> {
         loop {
             if self.begun && self.decoder.can_collect() > 0 {
                 return self.decoder.read(buffer);
+            }
+            if self.begun && self.decoder.is_finished() {
+                let (told, is) =
+                    (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
+                if told.is_some() && told != is {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the checksum is wrong",
+                    ));
+                }
             }
             if self.begun && !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);

@@ -267,3 +267,108 @@ routes: [{ name: shop, hosts: [shop.example], path: /a/*, upstream: app }, { nam
         assert_eq!(report["over_time"]["intervals"][0]["at"], "2024-02-08T22:50:01.000Z", "{name}");
     }
 }
+
+#[test]
+fn what_some_lines_lack_or_have_elsewhere_is_found() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", FILE);
+    let lines = traffic(3, 400, 60);
+    lab.write("own.log", log(&lines, Asked::own));
+    let expected = essence(&lab.json(&["simulate", "own.log"]));
+    // Sorted keys, as other programs write them.
+    let sorted = |asked: &Asked| {
+        let line: serde_json::Map<String, Value> = serde_json::from_str(&asked.own()).unwrap();
+        let line: std::collections::BTreeMap<String, Value> = line.into_iter().collect();
+        serde_json::to_string(&line).unwrap() + "\n"
+    };
+    lab.write("sorted.log", log(&lines, sorted));
+    assert_eq!(essence(&lab.json(&["simulate", "sorted.log"])), expected);
+    // What is said of fields is said of other logs.
+    let said = ["simulate", "own.log", "--fields", "user=sub,time=ts"];
+    assert_eq!(essence(&lab.json(&said)), expected);
+    // A torn first line, and users who come later than the lines that are looked at.
+    let plain = |asked: &Asked| {
+        let mut line = serde_json::json!({
+            "timestamp": asked.time, "client": { "ip": asked.ip }, "url": { "path": asked.path },
+            "client_ip": asked.ip, "uri": asked.path, "host": "example.test",
+        });
+        if let Some(user) = &asked.user {
+            line["user_id"] = user.as_str().into();
+        }
+        format!("{line}\n")
+    };
+    let mut late: Vec<Asked> = lines.clone();
+    for asked in late.iter_mut().take(100) {
+        asked.user = None;
+    }
+    lab.write("late.own", log(&late, Asked::own));
+    lab.write("late.json", log(&late, plain));
+    let expected = essence(&lab.json(&["simulate", "late.own"]));
+    assert_eq!(essence(&lab.json(&["simulate", "late.json"])), expected);
+    lab.write("torn.json", "1,2}}\n".to_owned() + &log(&late, plain));
+    let report = lab.json(&["simulate", "torn.json"]);
+    assert_eq!(report["logs"]["unreadable"], 1);
+    assert_eq!(essence(&report), expected);
+}
+
+#[test]
+fn columns_may_be_padded_and_hosts_may_be_addresses() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", "
+identity: { trusted_proxies: [127.0.0.1], user: { header: X-User } }
+routes: [{ path: /a, upstream: app, limits: [{ name: users, by: user, rate: 1/hour }, { name: per-ip, by: ip, rate: 2/hour }] }]
+");
+    lab.write("a.csv", "time, ip, path, user\n2024-02-08T22:50:01Z, 10.0.0.7, /a , anna\n2024-02-08T22:50:01Z,10.0.0.7,/a,anna\n");
+    let report = lab.json(&["simulate", "a.csv"]);
+    assert_eq!(
+        (&report["rejected"][0]["caller"], &report["requests"]["rejected"]),
+        (&"user:anna".into(), &1.into())
+    );
+    let line = |ip| {
+        format!("192.0.2.1:80 {ip} - - [08/Feb/2024:22:50:01 +0000] \"GET /a HTTP/1.1\" 200 5\n")
+    };
+    lab.write("vhost.log", ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"].map(line).concat());
+    let report = lab.json(&["simulate", "vhost.log"]);
+    assert_eq!(
+        (&report["callers"]["all"], &report["requests"]["rejected"]),
+        (&3.into(), &0.into())
+    );
+    let output = lab.sluice(&["simulate", "vhost.log", "--fields", "ip=x"]);
+    assert!(
+        stderr(&output)
+            .contains("lines of the combined format have no names of fields, such as 'x'")
+    );
+}
+
+#[test]
+fn a_damaged_archive_is_no_log() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", FILE);
+    let text = log(&traffic(1, 500, 50), Asked::own);
+    for (name, packed) in [("a.gz", gzip(&text)), ("a.zst", zstd(&text))] {
+        let mut damaged = 0;
+        for at in (packed.len() / 2..packed.len()).step_by(packed.len() / 40) {
+            let mut bytes = packed.clone();
+            bytes[at] ^= 4;
+            lab.write(name, bytes);
+            let output =
+                lab.sluice(&["simulate", name, "--format", "sluice", "--tolerate", "100%"]);
+            damaged += usize::from(!output.status.success());
+        }
+        assert!(damaged >= 19, "{name}: {damaged} were noticed");
+    }
+}
+
+#[test]
+fn nobody_draws_on_the_terminal() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", FILE);
+    lab.write("esc.log", "hello \u{1b}[31mred\u{1b}]0;pwned\u{7}\n");
+    for arguments in
+        [&["esc.log"][..], &["esc.log", "--format", "json"], &["esc.log", "--format", "sluice"]]
+    {
+        let output = lab.sluice(&[&["simulate"], arguments].concat());
+        assert!(!stderr(&output).contains(['\u{1b}', '\u{7}']), "{}", stderr(&output));
+        assert!(stderr(&output).contains("hello ?[31mred"), "{}", stderr(&output));
+    }
+}

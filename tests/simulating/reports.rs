@@ -151,7 +151,9 @@ fn too_many_rejects_can_fail_a_build() {
     lab.config("gateway.yaml", FILE);
     lab.write("access.log", log(&lines(), Asked::own));
     let code = |most| lab.sluice(&["simulate", "access.log", "--fail-above", most]).status.code();
-    assert_eq!((code("16%"), code("17%")), (Some(2), Some(0)));
+    assert_eq!((code("16%"), code("17%")), (Some(3), Some(0)));
+    lab.write("access.log", "");
+    assert_eq!(code("17%"), Some(3), "nothing was tried");
 }
 
 #[test]
@@ -234,4 +236,67 @@ fn hostile_names_are_text_and_nothing_else() {
     assert!(page.contains("user:&lt;img src=x onerror=alert(1)&gt;"));
     let report: Value = lab.json(&arguments);
     assert_eq!(report["rejected"][0]["caller"], format!("user:{name}"));
+}
+
+#[test]
+fn nothing_that_is_read_is_written_over() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", FILE);
+    lab.write("access.log", log(&lines(), Asked::own));
+    let before = (lab.read("access.log"), lab.read("gateway.yaml"));
+    std::os::unix::fs::symlink("access.log", lab.folder.path().join("link.log")).unwrap();
+    for arguments in [
+        &["--rejected", "access.log"][..],
+        &["--html", "link.log"],
+        &["--html", "gateway.yaml"],
+        &["--html", "same", "--rejected", "same"],
+        &["--html", "-"],
+    ] {
+        let output = lab.sluice(&[&["simulate", "access.log"], arguments].concat());
+        assert!(!output.status.success(), "{arguments:?}");
+        let said = stderr(&output);
+        assert!(said.contains("would be written over") || said.contains("'-' is none"), "{said}");
+    }
+    assert_eq!((lab.read("access.log"), lab.read("gateway.yaml")), before);
+    assert!(
+        !lab.sluice(&["simulate", "access.log", "--top", "18446744073709551615"]).status.success()
+    );
+    assert!(lab.sluice(&["simulate", "access.log", "--top", "0"]).status.success());
+}
+
+#[test]
+fn a_clock_that_was_wrong_once_does_not_spoil_the_order() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", FILE);
+    let mut lines = traffic(1, 60_000, 20);
+    lines.insert(20_000, Asked::new(START + 400_000_000_000, "10.0.0.9", "/"));
+    // Somewhat out of order, as logs are.
+    for pair in lines.chunks_mut(2) {
+        pair.reverse();
+    }
+    lab.write("access.log", log(&lines, Asked::own));
+    assert_eq!(lab.json(&["simulate", "access.log"])["logs"]["late"], 0);
+}
+
+#[test]
+fn neighbours_of_the_exempt_are_limited() {
+    let lab = Lab::new();
+    lab.config(
+        "gateway.yaml",
+        "
+exempt: { ips: ['2001:db8::1'] }
+routes: [{ path: /, upstream: app, limits: [{ name: per-ip, by: ip, rate: 2/hour }] }]
+",
+    );
+    let from = |ip: &str| many(ip, "/", 5, 0, 10);
+    let all =
+        [from("2001:db8::1"), from("2001:db8::2"), from("2001:db8::3"), from("2001:db8:0:1::1")];
+    lab.write("access.log", log(&all.concat(), Asked::own));
+    let report = lab.json(&["simulate", "access.log"]);
+    assert_eq!(
+        (&report["requests"]["exempt"], &report["requests"]["rejected"]),
+        (&json!(5), &json!(8 + 3))
+    );
+    assert_eq!(report["rejected"][0]["caller"], "ip:2001:db8::");
+    assert_eq!(report["limits"][0]["callers"], 2);
 }

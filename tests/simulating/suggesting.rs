@@ -296,3 +296,118 @@ routes:
         (true, "only a share of the requests were logged".into())
     );
 }
+
+/// What is proposed for a file with these limits, as a file; it has to be a good one.
+fn proposed(lab: &Lab, head: &str, limits: &str, log: &str) -> String {
+    lab.config("gateway.yaml", &format!("{head}{limits}routes: [{{ path: /, upstream: app }}]\n"));
+    let yaml = lab.json(&["suggest", log, "--margin", "0%"])["yaml"].as_str().unwrap().to_owned();
+    let (plans, rest) = yaml.split_at(yaml.find("limits:").unwrap());
+    let head = if plans.is_empty() {
+        head.to_owned()
+    } else {
+        plans.to_owned() + head.split_once("plans:").map_or("", |(before, _)| before)
+    };
+    let tail = if head.contains("plans:") && !head.contains("default_plan") {
+        "default_plan: free\n"
+    } else {
+        ""
+    };
+    lab.config(
+        "pasted.yaml",
+        &format!("{head}{tail}{rest}routes: [{{ path: /, upstream: app }}]\n"),
+    );
+    let output = lab.sluice(&["check", "pasted.yaml"]);
+    assert!(output.status.success(), "{}\n{}", stderr(&output), lab.read("pasted.yaml"));
+    yaml
+}
+
+#[test]
+fn what_is_proposed_is_a_good_file_whatever_the_limit_is() {
+    let lab = Lab::new();
+    let mut lines = String::new();
+    for n in 0..600u64 {
+        let line = Asked::new(START + n * 60_000, "10.0.0.1", "/").own();
+        lines.push_str(&line.replace("\"host\"", "\"api_key\":\"a\",\"host\""));
+    }
+    lab.write("access.log", lines);
+    let keys = "identity: { api_key: { keys: [{ id: a, sha256: '0000000000000000000000000000000000000000000000000000000000000001' }] } }\n";
+    // One plan is a plan, too; its window may come from the environment.
+    for (rate, expected) in
+        [("10/hour", "rate: 60/hour"), ("'${NOT_SET:-10/hour}'", "rate: 60/hour")]
+    {
+        let plans = format!("{keys}plans: {{ free: {{ rate: {rate} }} }}\ndefault_plan: free\n");
+        let yaml = proposed(
+            &lab,
+            &plans,
+            "limits: [{ name: k, by: api_key, rate: plan }]\n",
+            "access.log",
+        );
+        assert!(yaml.contains(expected) && yaml.contains("rate: plan\n"), "{yaml}");
+    }
+    let plans =
+        format!("{keys}plans: {{ free: {{ rate: 10/hour, q: 100/hour }} }}\ndefault_plan: free\n");
+    let yaml =
+        proposed(&lab, &plans, "limits: [{ name: k, by: api_key, rate: plan.q }]\n", "access.log");
+    assert!(
+        yaml.contains("q: 60/hour") && yaml.contains("rate: plan.q\n  burst: 1\n")
+            || yaml.contains("burst: 1"),
+        "{yaml}"
+    );
+    // A candidate keeps the numbers that it had.
+    let limits =
+        "limits: [{ name: k, by: ip, rate: 100/minute, candidate: { rate: 50/minute } }]\n";
+    let yaml = proposed(&lab, "", limits, "access.log");
+    assert!(yaml.contains("rate: 50/minute\n      burst: 50\n"), "{yaml}");
+    let limits = "limits: [{ name: k, by: ip, rate: 100/minute, candidate: { rate: 50/minute, algorithm: fixed_window } }]\n";
+    let yaml = proposed(&lab, "", limits, "access.log");
+    assert!(yaml.contains("not written: its candidate has another algorithm"), "{yaml}");
+    // No shard is left without a token.
+    let limits = "limits: [{ name: g, by: global, rate: 100/minute, shards: 50 }]\n";
+    let yaml =
+        proposed(&lab, "store: { redis: { url: 'redis://127.0.0.1:9' } }\n", limits, "access.log");
+    assert!(yaml.contains("rate: 50/minute") && yaml.contains("burst: 50"), "{yaml}");
+}
+
+#[test]
+fn no_limit_hides_callers_from_another() {
+    let lab = Lab::new();
+    // More than a log can remember, in each minute.
+    let lines: Vec<Asked> =
+        (0..48_000).map(|n| Asked::new(START + n * 4, &format!("10.0.0.{}", n % 5), "/")).collect();
+    lab.write("access.log", log(&lines, Asked::own));
+    let k = "{ name: k, by: ip, rate: 5/minute, algorithm: fixed_window }";
+    let g = "{ name: g, by: global, rate: 100/minute, algorithm: sliding_log }";
+    let count = |limits: &str| {
+        lab.config(
+            "gateway.yaml",
+            &format!("limits: [{limits}]\nroutes: [{{ path: /, upstream: app }}]\n"),
+        );
+        let suggested = lab.json(&["suggest", "access.log", "--margin", "0%"]);
+        let limits = suggested["limits"].as_array().unwrap();
+        limits.iter().find(|limit| limit["limit"] == "k").unwrap().clone()
+    };
+    let (alone, beside) = (count(k), count(&format!("{k}, {g}")));
+    assert_eq!(alone["proposed"]["count"], 3000);
+    assert_eq!((&beside["proposed"], &beside["rejects"]), (&alone["proposed"], &alone["rejects"]));
+}
+
+#[test]
+fn where_nothing_is_known_nothing_is_proposed() {
+    let lab = Lab::new();
+    lab.config("gateway.yaml", "routes: [{ path: /, upstream: app }]\n");
+    lab.write("short.log", log(&traffic(1, 15, 50), Asked::own));
+    let suggested = lab.json(&["suggest", "short.log"]);
+    assert_eq!(suggested["together"]["requests"], 0);
+    let yaml = suggested["yaml"].as_str().unwrap();
+    assert!(yaml.starts_with("limits: []\n  # per-ip: none is proposed\n"), "{yaml}");
+    assert!(!yaml.contains("rate:"), "{yaml}");
+    // A pipe is read three times as well.
+    let path = lab.write("access.log", log(&traffic(5, 3000, 300), Asked::own));
+    let fifo = lab.folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let expected = lab.json(&["suggest", "access.log"]);
+    let writer = std::thread::spawn(move || std::fs::copy(path, fifo).unwrap());
+    let suggested = lab.json(&["suggest", "pipe"]);
+    writer.join().unwrap();
+    assert_eq!(suggested["yaml"], expected["yaml"]);
+}

@@ -3,7 +3,7 @@
 
 use super::{Aim, Size, Sizing, Suggestion, Used, Which, each, longest_wait, sized};
 use crate::clock::SECOND;
-use crate::config::model::{Config, Cost, Limit};
+use crate::config::model::{Config, Cost, Limit, Quotas};
 use crate::limit::{Kind, MAX_LOG, Quota};
 use crate::simulate::Intake;
 use crate::simulate::figures::{counted, grouped, length};
@@ -135,8 +135,9 @@ pub(super) fn suggestions(
         before = Some(limit);
         let which = (limit.name.clone(), index);
         let Some(sizing) = sizes.get(&which) else { continue };
-        let sized = sized(quota, sizing);
-        let plan = (limit.quotas.all().len() > 1).then(|| config.plans[index].name.clone());
+        let sized = sized(quota, sizing, limit.shards.into());
+        let by_plan = matches!(limit.quotas, Quotas::ByPlan(_));
+        let plan = by_plan.then(|| config.plans[index].name.clone());
         all.push(Suggestion {
             limit: limit.name.clone(),
             plan,

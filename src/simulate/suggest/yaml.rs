@@ -3,22 +3,30 @@
 
 use super::{Size, Spread, Suggestion};
 use crate::config::model::{Config, Limit};
+use crate::limit::Quota;
 use crate::simulate::figures::{counted, grouped, length, percent};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
 /// All of it.
-pub(super) fn written(config: &Config, suggestions: &[Suggestion]) -> String {
+pub(super) fn written(config: &Config, suggestions: &[Suggestion], starters: bool) -> String {
     let mut out = String::new();
     let of = |name: &str| -> Vec<&Suggestion> {
         suggestions.iter().filter(|suggestion| suggestion.limit == name).collect()
     };
     let file = &config.shown;
     plans(&mut out, config, suggestions);
+    let nothing = starters && suggestions.iter().all(|suggestion| suggestion.proposed.is_none());
     if !config.limits.is_empty() {
-        out.push_str("limits:\n");
+        out.push_str(if nothing { "limits: []\n" } else { "limits:\n" });
         for (map, limit) in as_written(&file["limits"], &config.limits) {
-            item(&mut out, 2, map, &of(&limit.name), config);
+            let of = of(&limit.name);
+            // What is not there yet stays away.
+            if starters && of.iter().all(|suggestion| suggestion.proposed.is_none()) {
+                comments(&mut out, 2, &of, config);
+            } else {
+                item(&mut out, 2, map, &of, config);
+            }
         }
     }
     let routes = config.routes.iter().zip(list(&file["routes"]));
@@ -61,6 +69,14 @@ fn as_written<'w>(
     })
 }
 
+fn comments(out: &mut String, indent: usize, suggestions: &[&Suggestion], config: &Config) {
+    for suggestion in suggestions {
+        for line in evidence(suggestion, config) {
+            let _ = writeln!(out, "{:indent$}# {line}", "");
+        }
+    }
+}
+
 /// A limit of a list, with its evidence.
 fn item(
     out: &mut String,
@@ -69,16 +85,17 @@ fn item(
     suggestions: &[&Suggestion],
     config: &Config,
 ) {
-    for suggestion in suggestions {
-        for line in evidence(suggestion, config) {
-            let _ = writeln!(out, "{:indent$}# {line}", "");
-        }
-    }
+    comments(out, indent, suggestions, config);
     let map = match suggestions {
+        _ if is_hindered(map) => {
+            let why = "its candidate has another algorithm, and would take these numbers over";
+            let _ = writeln!(out, "{:indent$}#   not written: {why}", "");
+            map.clone()
+        }
         [Suggestion { plan: None, proposed: Some(size), .. }] => resized(map, size),
-        [first, ..] if first.plan.is_some() && map.contains_key("burst") => {
+        [first, ..] if first.plan.is_some() && !has_burst_in_plans(map) => {
             let bursts = suggestions.iter().filter_map(|s| s.proposed.as_ref()?.burst);
-            with(map, "burst", bursts.max().map(Value::from))
+            with(&spelt_out(map), "burst", bursts.max().map(Value::from))
         }
         _ => map.clone(),
     };
@@ -105,8 +122,7 @@ fn plans(out: &mut String, config: &Config, suggestions: &[Suggestion]) {
             };
             let plan = needed.entry(plan.as_str()).or_insert_with(|| Value::Object(Map::new()));
             larger(&mut plan[key], size.count);
-            let own = map.contains_key("burst");
-            if let (Some(burst), "rate", false) = (size.burst, key, own) {
+            if let (Some(burst), true) = (size.burst, has_burst_in_plans(map)) {
                 larger(&mut plan["burst"], burst);
             }
         }
@@ -115,8 +131,12 @@ fn plans(out: &mut String, config: &Config, suggestions: &[Suggestion]) {
         let Some(Value::Object(plan)) = plans.get_mut(name) else { continue };
         for (key, count) in needs.as_object().into_iter().flatten() {
             let value = match plan.get(key).and_then(Value::as_str) {
-                Some(rate) => Value::String(format!("{count}/{}", window(rate))),
-                None => count.clone(),
+                Some(rate) if key != "burst" => match window(rate) {
+                    Some(window) => Value::String(format!("{count}/{window}")),
+                    // An environment variable tells it: what it told is written out.
+                    None => Value::String(format!("{count}/{}", told_window(config, name, key))),
+                },
+                _ => count.clone(),
             };
             *plan = with(plan, key, Some(value));
             changed = true;
@@ -133,9 +153,57 @@ fn larger(kept: &mut Value, count: u32) {
     *kept = kept.as_u64().unwrap_or(0).max(count.into()).into();
 }
 
-/// What a rate is per, as it is written.
-fn window(rate: &str) -> &str {
-    rate.split_once('/').map_or("minute", |(_, window)| window.trim())
+/// What a rate is per, as it is written; nothing if an environment variable tells it.
+fn window(rate: &str) -> Option<&str> {
+    let (_, window) = rate.split_once('/').filter(|_| !rate.contains('$'))?;
+    Some(window.trim())
+}
+
+/// The same of a plan's rate, as it was read.
+fn told_window(config: &Config, plan: &str, key: &str) -> String {
+    let plan = config.plans.iter().find(|other| other.name == plan);
+    let rate = plan.and_then(|plan| plan.rates.get(key)).map(|written| written.rate);
+    let quota = rate.and_then(|rate| Quota::fixed_window(rate).ok()).map(|quota| quota.written());
+    let window = quota.as_deref().and_then(|written| written.split_once('/'));
+    window.map_or_else(|| "minute".to_owned(), |(_, window)| window.to_owned())
+}
+
+/// Whether the plans, rather than the limit, say how large its bucket is.
+fn has_burst_in_plans(map: &Map<String, Value>) -> bool {
+    map.get("rate").and_then(Value::as_str) == Some("plan")
+        && !map.contains_key("burst")
+        && is_token_bucket(map)
+}
+
+fn is_token_bucket(map: &Map<String, Value>) -> bool {
+    map.get("algorithm").is_none_or(|name| name == "token_bucket")
+}
+
+/// The limit with a candidate that says itself what it would otherwise take from the limit.
+fn spelt_out(map: &Map<String, Value>) -> Map<String, Value> {
+    let Some(Value::Object(candidate)) = map.get("candidate") else { return map.clone() };
+    let mut own = candidate.clone();
+    for field in ["rate", "algorithm", "burst", "queue", "max_wait"] {
+        if let (Some(value), None) = (map.get(field), candidate.get(field)) {
+            own.insert(field.to_owned(), value.clone());
+        }
+    }
+    // A bucket without a size is as large as its rate.
+    let count = own.get("rate").and_then(Value::as_str).and_then(|rate| rate.split_once('/'));
+    let count = count.and_then(|(count, _)| count.trim().replace('_', "").parse::<u32>().ok());
+    if let (true, false, Some(count)) = (is_token_bucket(&own), own.contains_key("burst"), count) {
+        own.insert("burst".to_owned(), count.into());
+    }
+    let mut map = map.clone();
+    map.insert("candidate".to_owned(), Value::Object(own));
+    map
+}
+
+/// Whether a candidate would take numbers over that mean nothing to it.
+fn is_hindered(map: &Map<String, Value>) -> bool {
+    let algorithm = map.get("candidate").and_then(|candidate| candidate.get("algorithm"));
+    let own = map.get("algorithm").and_then(Value::as_str).unwrap_or("token_bucket");
+    algorithm.is_some_and(|algorithm| algorithm != own)
 }
 
 /// A limit with other numbers.
@@ -144,11 +212,11 @@ fn resized(map: &Map<String, Value>, size: &Size) -> Map<String, Value> {
         return with(map, "concurrency", Some(size.count.into()));
     };
     // A window that an environment variable tells is written out.
-    let rate = match rate.as_str() {
-        Some(rate) if !rate.contains('$') => format!("{}/{}", size.count, window(rate)),
-        _ => size.rate.clone(),
+    let rate = match rate.as_str().and_then(window) {
+        Some(window) => format!("{}/{window}", size.count),
+        None => size.rate.clone(),
     };
-    let mut map = with(map, "rate", Some(rate.into()));
+    let mut map = with(&spelt_out(map), "rate", Some(rate.into()));
     let wait = size.max_wait.map(|seconds| Value::String(format!("{seconds}s")));
     for (field, value) in [
         ("max_wait", wait),
@@ -193,9 +261,13 @@ fn evidence(suggestion: &Suggestion, config: &Config) -> Vec<String> {
     let becomes = match proposed {
         Some(size) => match (size.burst, size.queue) {
             (Some(burst), _) => format!("{}, burst {burst}{was}", size.rate),
-            (_, Some(queue)) => format!("{}, queue {queue}{was}", size.rate),
+            (_, Some(queue)) => {
+                let wait = size.max_wait.unwrap_or_default();
+                format!("{}, queue {queue}, max_wait {wait}s{was}", size.rate)
+            }
             _ => format!("{}{was}", size.rate),
         },
+        None if now.is_none() => "none is proposed".to_owned(),
         None => "stays as it is".to_owned(),
     };
     let mut lines = vec![format!("{limit}{of}: {becomes}")];

@@ -109,7 +109,11 @@ impl Trial {
             return None;
         }
         // A URL has its own host.
-        let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+        let scheme = |scheme: &str| {
+            let begins = target.get(..scheme.len())?.eq_ignore_ascii_case(scheme);
+            begins.then(|| &target[scheme.len()..])
+        };
+        let absolute = scheme("http://").or_else(|| scheme("https://"));
         let (host, target) = match absolute {
             Some(rest) => {
                 let (host, _) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));

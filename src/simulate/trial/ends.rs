@@ -5,7 +5,7 @@ use super::arrive::Ending;
 use crate::clock::Micros;
 use crate::config::model::{Cost, Measure};
 use crate::proxy::settle::units;
-use crate::snapshot::Limit;
+use crate::snapshot::{Limit, Limits};
 use crate::store::Hold;
 use std::cmp::Ordering;
 
@@ -53,12 +53,7 @@ pub(super) fn end(
     let Cost::Settled { by, .. } = &limit.cost else {
         return (!hold.is_queue()).then_some(None);
     };
-    let told = ending.costs.iter().find_map(|(which, cost)| {
-        // A candidate is charged what its limit is.
-        let name = &names[usize::from(*which)];
-        let same = *name == limit.name || limit.name.strip_suffix("/candidate") == Some(name);
-        same.then_some(*cost)
-    });
+    let told = ending.told(limit, names);
     let measured = || match by {
         Measure::ResponseBytes(unit) => ending.bytes.map(|bytes| units(bytes, *unit)),
         Measure::RequestBytes(unit) => ending.request_bytes.map(|bytes| units(bytes, *unit)),
@@ -78,5 +73,30 @@ impl Trial {
             }
             self.ends.pop();
         }
+    }
+}
+
+impl Ending {
+    /// What the log says that this limit counted it as.
+    fn told(&self, limit: &Limit, names: &[String]) -> Option<u32> {
+        self.costs.iter().find_map(|(which, cost)| {
+            // A candidate is charged what its limit is.
+            let name = &names[usize::from(*which)];
+            let same = *name == limit.name || limit.name.strip_suffix("/candidate") == Some(name);
+            same.then_some(*cost)
+        })
+    }
+
+    /// How many bytes the request announced: as the log says, or as the cost that it came to tells.
+    pub(super) fn announced(&self, limits: &Limits, names: &[String]) -> Option<u64> {
+        let by_cost = || {
+            limits.iter().find_map(|limit| match &limit.cost {
+                Cost::Settled { by: Measure::RequestBytes(unit), .. } => {
+                    self.told(limit, names).map(|cost| u64::from(cost).saturating_mul(*unit))
+                }
+                _ => None,
+            })
+        };
+        self.request_bytes.or_else(by_cost)
     }
 }
