@@ -86,8 +86,8 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
 fn of_ours(report: &Report) -> Vec<Verdict> {
     let mut lines = Vec::new();
     let replayed = |what| report.replay.iter().find(|replayed| replayed.what == what);
-    lines.extend(replayed("own log").map(|own| Verdict {
-        what: "replay, million lines a second and core".to_owned(),
+    lines.extend(replayed("own log, one limit").map(|own| Verdict {
+        what: "replay, one limit, million lines a second and core".to_owned(),
         value: own.rate() / 1e6,
         most: None,
         least: Some(1.0),

@@ -19,6 +19,8 @@ struct Case {
     callers: u64,
     combined: bool,
     packed: bool,
+    /// What it goes through.
+    config: &'static str,
 }
 
 const MILLION: u64 = 1_000_000;
@@ -30,10 +32,12 @@ const OWN: Case = Case {
     callers: 10_000,
     combined: false,
     packed: false,
+    config: THREE,
 };
 
-fn cases() -> [Case; 5] {
+fn cases() -> [Case; 6] {
     [
+        Case { what: "own log, one limit", config: ONE, ..OWN },
         OWN,
         Case { what: "combined", file: "combined.log", combined: true, ..OWN },
         Case { what: "own log, gzip", file: "own.log.gz", packed: true, ..OWN },
@@ -48,8 +52,15 @@ fn cases() -> [Case; 5] {
     ]
 }
 
-/// Three layers for most requests, as gateways have them.
-const LIMITS: &str = "\
+/// The smallest file.
+const ONE: &str = "\
+listen: 127.0.0.1:0
+upstreams: { app: http://127.0.0.1:3000 }
+routes: [{ path: /, upstream: app, limits: [{ by: ip, rate: 1000/minute, burst: 200 }] }]
+";
+
+/// Three layers, as gateways have them.
+const THREE: &str = "\
 listen: 127.0.0.1:0
 upstreams: { app: http://127.0.0.1:3000 }
 limits:
@@ -70,9 +81,9 @@ pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Resu
         cases.iter().map(|case| write(stage.folder(), case)).collect::<Result<_, _>>()?;
     let mut all: Vec<Replayed> =
         cases.iter().map(|case| Replayed::new(case.what, case.lines)).collect();
-    for _ in 0..options.rounds.min(3) {
-        for (replayed, log) in all.iter_mut().zip(&written) {
-            let (cpu, memory) = replay(stage, log)?;
+    for _ in 0..options.rounds {
+        for ((replayed, log), case) in all.iter_mut().zip(&written).zip(&cases) {
+            let (cpu, memory) = replay(stage, log, case.config)?;
             replayed.micros_per_line.push(cpu as f64 / replayed.lines as f64);
             replayed.memory_mib.push(memory as f64 / 1024.0);
         }
@@ -87,16 +98,17 @@ pub(crate) fn run(options: &Options, stage: &Stage, report: &mut Report) -> Resu
 /// The load that profile-guided optimisation learns from.
 pub(crate) fn train(stage: &Stage) -> Result<(), Failure> {
     for case in [OWN, Case { file: "combined.log", combined: true, ..OWN }] {
-        let log = write(stage.folder(), &Case { lines: MILLION / 4, ..case })?;
-        replay(stage, &log)?;
+        let case = Case { lines: MILLION / 4, ..case };
+        let log = write(stage.folder(), &case)?;
+        replay(stage, &log, case.config)?;
     }
     Ok(())
 }
 
 /// Replays a log on one core: CPU time in microseconds, and the most memory in KiB.
-fn replay(stage: &Stage, log: &Path) -> Result<(u64, u64), Failure> {
+fn replay(stage: &Stage, log: &Path, limits: &str) -> Result<(u64, u64), Failure> {
     let config = stage.folder().join("replay.yaml");
-    std::fs::write(&config, LIMITS)?;
+    std::fs::write(&config, limits)?;
     let (program, _) = stage.find(Contestant::Sluice).map_err(Failure::said)?;
     let mut command = Command::new(program);
     command.arg("simulate").arg("-c").arg(config).arg(log).arg("--json");
