@@ -233,7 +233,7 @@ impl Chunk {
     /// The latest moment of its lines, but for those few that are far ahead of all others: somebody's
     /// clock was wrong.
     pub(super) fn settle_latest(&mut self, far: Micros) {
-        let last = self.entries.last().map_or(0, |entry| entry.time);
+        let last = self.entries.iter().rev().take(8).map(|entry| entry.time).min().unwrap_or(0);
         if self.latest > last.saturating_add(far) {
             let mut times: Vec<Micros> = self.entries.iter().map(|entry| entry.time).collect();
             let most = times.len() * 99 / 100;

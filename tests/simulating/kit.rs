@@ -10,6 +10,8 @@ use tempfile::TempDir;
 /// 2024-02-08T22:50:00Z, in milliseconds.
 pub const START: u64 = 1_707_432_600_000;
 
+static ONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 /// A folder.
 pub struct Lab {
     pub folder: TempDir,
@@ -43,6 +45,8 @@ impl Lab {
 
     /// The same with something on standard input.
     pub fn sluice_with(&self, arguments: &[&str], input: &[u8]) -> Output {
+        // One at a time: each wants all cores, and other tests go by the clock.
+        let _one = ONE.lock();
         let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
             .args(arguments)
             .current_dir(self.folder.path())
