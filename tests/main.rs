@@ -16,6 +16,7 @@ mod common;
 mod admin;
 mod algorithms;
 mod ambiguity;
+mod bypass;
 mod callers;
 mod checking;
 mod costs;

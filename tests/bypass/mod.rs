@@ -1,0 +1,2 @@
+//! Attempts to get around limits, one file per attempt, named after it. Each test shows what the attempt
+//! costs the client that makes it. docs/hostile-clients.md lists them.
