@@ -10,6 +10,7 @@ use crate::metrics::{EndpointReading, Metrics, Process, Readings, StoreMetrics};
 use crate::overload::gate::Reading;
 use crate::overload::memory::Memory as MemoryUse;
 use crate::overrides::{Ban, Keeper, Overrides};
+use crate::proxy::leaving::Leaving;
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
@@ -60,6 +61,8 @@ pub struct Gateway {
     pub access_log: Lines,
     /// Connections by address.
     pub connections: Connections,
+    /// Requests that are finished without their clients.
+    pub leaving: Arc<Leaving>,
     /// Where endpoints are that have names.
     pub names: Arc<Names>,
     /// Told when endpoints have come or gone.
@@ -160,6 +163,7 @@ impl Gateway {
             last_reload: Mutex::default(),
             access_log,
             connections: Connections::default(),
+            leaving: Arc::default(),
             names,
             changed: Notify::new(),
             stopping: AtomicBool::new(false),

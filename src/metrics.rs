@@ -444,6 +444,15 @@ impl Refused {
     ];
 }
 
+/// What became of requests whose client left while a limit or a permit depended on their answer.
+#[derive(Debug, Default)]
+pub struct ClientsLeft {
+    /// The gateway reads the answer on, within bounds.
+    pub finished: Counter,
+    /// They were broken off.
+    pub cancelled: Counter,
+}
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub struct Metrics {
@@ -468,6 +477,8 @@ pub struct Metrics {
     pub unknown_plans: Counter,
     /// Lines of the access log that were dropped because its reader is too slow.
     pub log_lines_dropped: Arc<Counter>,
+    /// Clients that left while a limit or a permit depended on their answer.
+    pub clients_left: ClientsLeft,
     /// Spans that the collector has taken.
     pub spans_exported: Counter,
     /// Spans that it has not.
@@ -501,6 +512,7 @@ impl Metrics {
             unknown_plans: Counter::default(),
             log_lines_dropped: Arc::default(),
             spans_exported: Counter::default(),
+            clients_left: ClientsLeft::default(),
             spans_dropped: Counter::default(),
             admin_refused: Counter::default(),
             store: OnceLock::new(),

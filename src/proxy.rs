@@ -6,6 +6,7 @@ pub mod accept;
 pub mod activity;
 pub mod address;
 pub mod body;
+mod byte_meter;
 mod chunks;
 pub mod claims;
 pub mod destination;
@@ -18,6 +19,7 @@ mod http2;
 pub mod identify;
 mod in_flight;
 pub mod judge;
+pub(crate) mod leaving;
 mod present;
 mod record;
 pub mod refusal;
@@ -53,7 +55,22 @@ pub fn handle(
     let mut exchange = Exchange::begin(worker, peer, &request, upgrade);
     let mut request = Some(request);
     async move {
-        Ok(match pass(&mut exchange, &mut request).await {
+        let outcome = match admit(&mut exchange, &request).await {
+            Err(refusal) => Err(refusal),
+            // A store's decision, and an answer that a cost or a permit depends on, are waited for even if
+            // the client leaves.
+            Ok(arrived) if arrived.is_some() || exchange.owes_its_answer() => {
+                match leaving::own(exchange, request, arrived).await {
+                    Some(done) => {
+                        (exchange, request) = (done.exchange, done.request);
+                        done.outcome
+                    }
+                    None => return Ok(respond::too_late()),
+                }
+            }
+            Ok(_) => forward(&mut exchange, &mut request).await,
+        };
+        Ok(match outcome {
             Ok(answer) => {
                 exchange.forget_interim();
                 let mut response = respond::relayed(exchange, answer);
@@ -64,6 +81,7 @@ pub fn handle(
                 exchange.leave_upstream();
                 exchange.forget_interim();
                 exchange.note_refusal();
+                judge::refund(&mut exchange, &refusal, request.as_ref().map(Request::headers));
                 let read = exchange.no_body || {
                     let deadlines = &exchange.worker.deadlines;
                     Box::pin(body::discard(request.take(), deadlines)).await
@@ -74,12 +92,12 @@ pub fn handle(
     }
 }
 
-/// Every step may refuse. Whatever a request is refused for, but for want of room, its limits are
-/// asked first: bad requests and bad credentials are limited too. The request is taken when it is forwarded.
-async fn pass(
+/// What needs no limit: where the request comes from, where it goes, who sends it, and whether it is
+/// turned away for that. A bad request or a bad credential is no reason yet: its limits come first.
+async fn screen(
     exchange: &mut Exchange,
-    request: &mut Option<Request<Incoming>>,
-) -> Result<Answer, Refusal> {
+    request: &Option<Request<Incoming>>,
+) -> Result<Result<(), Refusal>, Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     exchange.origin = address::origin(exchange, head.headers());
     exchange.note_headers(head.headers());
@@ -95,11 +113,43 @@ async fn pass(
     if in_flight::is_at_stake(exchange) && in_flight::must_wait(exchange)? {
         Box::pin(in_flight::wait(exchange, head.headers())).await?;
     }
+    Ok(arrived)
+}
+
+/// Screens the request, and asks its limits. A decision that a shared store has to make is left to
+/// [`leaving::own`], together with what was wrong with the request.
+async fn admit(
+    exchange: &mut Exchange,
+    request: &Option<Request<Incoming>>,
+) -> Result<Option<Result<(), Refusal>>, Refusal> {
+    let arrived = screen(exchange, request).await?;
+    if exchange.worker.gateway.store.is_shared() {
+        return Ok(Some(arrived));
+    }
+    decide(exchange, request, arrived).await?;
+    Ok(None)
+}
+
+/// The limits, and then what was wrong with the request all the same.
+async fn decide(
+    exchange: &mut Exchange,
+    request: &Option<Request<Incoming>>,
+    arrived: Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     judge::judge(exchange, head.headers(), Purpose::Decide).await?;
     arrived?;
     if exchange.room.was_left() && in_flight::must_wait(exchange)? {
         Box::pin(in_flight::wait(exchange, head.headers())).await?;
     }
+    Ok(())
+}
+
+/// Asks a backend. The request is taken.
+async fn forward(
+    exchange: &mut Exchange,
+    request: &mut Option<Request<Incoming>>,
+) -> Result<Answer, Refusal> {
     let (route, _) = exchange.found()?;
     let mut request = forward::prepare(exchange, route, request)?;
     relay::relay(exchange, route, &mut request).await

@@ -39,8 +39,10 @@ pub struct Charge<'a> {
     pub quota: &'a Quota,
     /// Which of the limit's counters.
     pub subject: Subject<'a>,
-    /// Tokens.
+    /// Tokens that must be there.
     pub cost: u32,
+    /// Of these, only so many are taken at admission; the others are charged as they are used.
+    pub up_front: Option<u32>,
     /// A shadow limit counts what the enforcing limits admit, and never rejects.
     pub shadow: bool,
     /// The cost is reserved: what it comes to is known later, and then settled.
@@ -66,6 +68,7 @@ impl<'a> Charge<'a> {
             quota,
             subject,
             cost: 1,
+            up_front: None,
             shadow: false,
             settles: false,
             leased: false,
@@ -74,6 +77,13 @@ impl<'a> Charge<'a> {
             granted: None,
             verdict: Verdict::NONE,
         }
+    }
+}
+
+impl Charge<'_> {
+    /// Tokens that are taken at admission.
+    fn taken(&self) -> u32 {
+        self.up_front.map_or(self.cost, |up_front| up_front.min(self.cost))
     }
 }
 
@@ -101,6 +111,8 @@ pub struct Hold {
     overflow: bool,
     /// The quota was granted to this caller: until then it is in force, whatever the limit says.
     granted: Option<Micros>,
+    /// What the limit does while a shared store is away.
+    on_failure: OnFailure,
     /// Where it is, if it is in a shared store.
     shared: Option<InStore>,
 }
@@ -125,6 +137,40 @@ impl Hold {
     /// Whether it is a place in a queue, which is used up when its turn comes.
     pub fn is_queue(&self) -> bool {
         self.quota.is_queue()
+    }
+
+    /// Whether it is a place among the requests in flight.
+    pub fn is_concurrency(&self) -> bool {
+        self.quota.is_concurrency()
+    }
+
+    /// What was charged last.
+    pub fn charged(&self) -> u32 {
+        self.admitted.cost
+    }
+
+    /// The most that the limit can hold.
+    pub fn capacity(&self) -> u32 {
+        self.quota.capacity()
+    }
+}
+
+/// Why no more is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoMore {
+    /// The limit is used up, as it says.
+    Over(Verdict),
+    /// A shared store is away, and the limit does not go on without it.
+    Away,
+}
+
+impl NoMore {
+    /// What the limit said, if it was asked.
+    pub fn verdict(self) -> Option<Verdict> {
+        match self {
+            Self::Over(verdict) => Some(verdict),
+            Self::Away => None,
+        }
     }
 }
 
@@ -233,6 +279,26 @@ impl Store {
     /// Whether others have a part in it.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Redis(_))
+    }
+
+    /// Charges more to an admitted request, if there is so much. From then on the hold stands for
+    /// this charge: what was charged before it is final. Never waits for the memory store.
+    pub async fn extend(&self, hold: &mut Hold, more: u32, now: Micros) -> Result<(), NoMore> {
+        match self {
+            Self::Redis(redis) if hold.shared.is_some() => {
+                Box::pin(redis.extend(hold, more, now)).await
+            }
+            _ => self.local().extend(hold, more, now),
+        }
+    }
+
+    /// Gives a charge back that was taken for nothing: no backend was reached. Says what the limit
+    /// holds then, as far as that is known.
+    pub fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+        match self {
+            Self::Redis(redis) if charge.verdict.shared => redis.refund(charge, now),
+            _ => self.local().refund(charge, now),
+        }
     }
 
     /// Counts a request by what it came to, rather than by what was reserved for it.

@@ -13,6 +13,7 @@ use crate::listener::{Listener, Listeners};
 use crate::metrics::{Refused, WorkerMetrics};
 use crate::overload::pressure::Pressure;
 use crate::proxy::accept;
+use crate::proxy::leaving::Leavers;
 use crate::snapshot::Snapshot;
 use crate::upstream::station::Station;
 use http::HeaderValue;
@@ -74,6 +75,8 @@ pub struct Worker {
     pub last_read: RefCell<Vec<u8>>,
     /// Room for what a tunnel moves, for a moment.
     pub piece: RefCell<Vec<u8>>,
+    /// Requests whose clients left.
+    pub leavers: Leavers,
     generation: RefCell<Rc<Generation>>,
     /// Where other workers take connections.
     peers: Box<[mpsc::UnboundedSender<Handover>]>,
@@ -134,6 +137,7 @@ impl Worker {
             scratch: RefCell::default(),
             last_read: RefCell::default(),
             piece: RefCell::default(),
+            leavers: Leavers::default(),
             peers,
             leaving: Cell::new(false),
             draining: Cell::new(false),
@@ -187,6 +191,8 @@ impl Worker {
     /// Runs until told to stop, and then until what is in flight is done or the time is up.
     async fn run(self: Rc<Self>, mut orders: Orders) {
         let ticking = spawn_local(tick(Rc::clone(&self)));
+        let worker = Rc::clone(&self);
+        let leaving = spawn_local(async move { worker.leavers.run().await });
         self.gateway.store.warm();
         let mut accepting: HashMap<SocketAddr, (Arc<Listener>, AbortHandle)> = HashMap::new();
         let Stop { farewell, grace } = loop {
@@ -220,11 +226,13 @@ impl Worker {
             _ = stop.wait_for(|stop| stop.is_some_and(|stop| stop.grace.is_zero())) => {}
         }
         ticking.abort();
+        leaving.abort();
+        self.leavers.close();
     }
 
-    /// Until no connection is left, and none is on its way.
+    /// Until no connection is left, none is on its way, and what clients left behind is done.
     async fn finish(self: &Rc<Self>, orders: &mut Orders) {
-        while self.metrics().connections() > 0 {
+        while self.metrics().connections() > 0 || !self.leavers.is_empty() {
             tokio::select! {
                 Some(handover) = orders.handovers.recv() => self.take(handover),
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}

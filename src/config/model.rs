@@ -391,26 +391,56 @@ pub struct Limit {
 pub enum Cost {
     /// Always so many.
     Fixed(u32),
-    /// As many as it turns out.
-    Settled {
-        /// What is taken until then.
-        reserve: u32,
-        /// How it turns out.
-        by: Measure,
-    },
+    /// As many as the answer, or the bytes that pass, say.
+    Settled(SettledCost),
+}
+
+/// A cost that is known only after the request was admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledCost {
+    /// What is taken at admission.
+    pub reserve: u32,
+    /// What is charged where the number is missing because the client left or a bound was reached.
+    pub max: Option<u32>,
+    /// What a complete answer without a number costs.
+    pub unreported: Unreported,
+    /// What tells the cost.
+    pub by: Measure,
+}
+
+/// How many times the reserve a request costs whose number never came, unless `max` says it.
+const MISSING_FACTOR: u32 = 10;
+
+impl SettledCost {
+    /// What a request costs whose number is missing because the client left or a bound was reached:
+    /// never less than the reserve, never more than the limit can hold, unless more was reserved.
+    pub fn missing(&self, capacity: u32) -> u32 {
+        let max = self.max.unwrap_or(self.reserve.saturating_mul(MISSING_FACTOR));
+        max.min(capacity).max(self.reserve)
+    }
+}
+
+/// What a complete answer costs that does not say what it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unreported {
+    /// What was reserved.
+    #[default]
+    Reserve,
+    /// Nothing.
+    Free,
 }
 
 impl Cost {
     /// Whether it is known only later.
     pub fn is_settled(&self) -> bool {
-        matches!(self, Self::Settled { .. })
+        matches!(self, Self::Settled(_))
     }
 
     /// What is taken when a request is admitted.
     pub fn up_front(&self) -> u32 {
         match self {
             Self::Fixed(cost) => *cost,
-            Self::Settled { reserve, .. } => *reserve,
+            Self::Settled(settled) => settled.reserve,
         }
     }
 }
@@ -501,6 +531,18 @@ pub struct Upstream {
     pub http2: bool,
     /// How many requests they get at once.
     pub concurrency: Option<Concurrency>,
+    /// What becomes of a request whose client leaves, where a limit or a permit depends on its answer.
+    pub on_leave: OnLeave,
+}
+
+/// What becomes of a request whose client leaves before its answer ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLeave {
+    /// The gateway reads the answer on, within bounds.
+    #[default]
+    Finish,
+    /// The request is broken off.
+    Cancel,
 }
 
 /// How many requests may be under way.

@@ -3,7 +3,7 @@
 use super::edge::positive;
 use super::failing;
 use super::listeners::file;
-use super::model::{Balance, Eject, Endpoint, Retries, Timeouts, Upstream};
+use super::model::{Balance, Eject, Endpoint, OnLeave, Retries, Timeouts, Upstream};
 use super::overload;
 use super::read::{Context, Fields, Read, one_of, parsed};
 use super::section::{Bare, Grammar};
@@ -43,8 +43,13 @@ pub(super) fn empty(name: &str) -> Upstream {
         tls: None,
         http2: false,
         concurrency: None,
+        on_leave: OnLeave::default(),
     }
 }
+
+/// What becomes of a request whose client leaves.
+pub(super) const ON_LEAVE: [(&str, OnLeave); 2] =
+    [("finish", OnLeave::Finish), ("cancel", OnLeave::Cancel)];
 
 pub(super) const BALANCES: [(&str, Balance); 3] = [
     ("round_robin", Balance::RoundRobin),
@@ -90,6 +95,8 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
     let http2 = fields.read("http2", cx).unwrap_or(false);
     let (ca, server_name) = (fields.get("ca"), fields.get("server_name"));
     let concurrency = overload::concurrency(&fields, cx);
+    let on_leave = fields.get("on_leave");
+    let on_leave = on_leave.and_then(|node| one_of(node, cx, "what happens then", &ON_LEAVE));
     let endpoints = endpoints?;
     for (index, endpoint) in endpoints.iter().enumerate() {
         let same = |other: &Endpoint| (&other.host, other.port) == (&endpoint.host, endpoint.port);
@@ -121,6 +128,7 @@ fn upstream(name: &str, node: &Node, cx: &mut Context<'_>) -> Option<Upstream> {
         tls,
         http2,
         concurrency,
+        on_leave: on_leave.unwrap_or_default(),
     })
 }
 

@@ -29,8 +29,8 @@ pub(super) trait Algorithm {
         0
     }
 
-    /// What settling does to the state as of now. `None` where that changes nothing any more, or
-    /// cannot be done.
+    /// What settling does to the state as of now. `None` where that changes nothing, or cannot be
+    /// done.
     fn settle(&self, _current: State, _now: Micros, _cost: Settled) -> Option<State> {
         None
     }
@@ -104,6 +104,12 @@ impl Settled {
     /// debt.
     pub(super) fn applied_to(self, used: u32) -> u32 {
         used.saturating_add(self.actual).saturating_sub(self.reserved)
+    }
+
+    /// The window of the admission is over: only what exceeds the reserve still counts, now.
+    pub(super) fn late(self, current: State) -> Option<State> {
+        let more = self.actual.checked_sub(self.reserved).filter(|more| *more > 0)?;
+        Some(State { used: current.used.saturating_add(more), ..current })
     }
 }
 

@@ -48,10 +48,13 @@ impl Algorithm for Fixed {
         if current.used == 0 { 0 } else { self.end(current, now) }
     }
 
-    /// A cost belongs to the window of its admission.
+    /// A cost belongs to the window of its admission. If that is over, what exceeds the reserve is
+    /// charged to the current window: a client that delays the number gains nothing.
     fn settle(&self, current: State, _now: Micros, cost: Settled) -> Option<State> {
-        let same = self.windows.at(current.stamp).contains(&cost.counted);
-        same.then(|| State { used: cost.applied_to(current.used), ..current })
+        if self.windows.at(current.stamp).contains(&cost.counted) {
+            return Some(State { used: cost.applied_to(current.used), ..current });
+        }
+        cost.late(current)
     }
 }
 

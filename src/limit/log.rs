@@ -63,6 +63,17 @@ impl Log {
         self.total = self.total.saturating_add(cost);
     }
 
+    /// Takes an admission back.
+    pub(crate) fn strike(&mut self, at: Micros, cost: u32) {
+        // The clock may have gone back: then it was noted at the moment of the one before.
+        let found = self.entries.iter_mut().find(|(then, noted)| *then >= at && *noted >= cost);
+        if let Some((_, noted)) = found {
+            *noted -= cost;
+            self.total = self.total.saturating_sub(cost);
+            self.entries.retain(|(_, noted)| *noted > 0);
+        }
+    }
+
     /// Now, unless the clock went backwards: then it stays where it was.
     fn at(&self, now: Micros) -> Micros {
         self.entries.back().map_or(now, |&(then, _)| now.max(then))

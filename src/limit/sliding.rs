@@ -94,12 +94,15 @@ impl Algorithm for Sliding {
         }
     }
 
-    /// A cost belongs to the window of its admission.
+    /// A cost belongs to the window of its admission. If that is over, what exceeds the reserve is
+    /// charged to the current window; what is given back stays in its own.
     fn settle(&self, current: State, _now: Micros, cost: Settled) -> Option<State> {
-        match (current.stamp / self.window).checked_sub(cost.counted / self.window)? {
-            0 => Some(State { used: cost.applied_to(current.used), ..current }),
-            1 => Some(State { carry: cost.applied_to(current.carry), ..current }),
-            _ => None,
+        match (current.stamp / self.window).checked_sub(cost.counted / self.window) {
+            Some(0) => Some(State { used: cost.applied_to(current.used), ..current }),
+            Some(1) if cost.actual <= cost.reserved => {
+                Some(State { carry: cost.applied_to(current.carry), ..current })
+            }
+            _ => cost.late(current),
         }
     }
 }

@@ -198,7 +198,13 @@ proptest! {
             if reserve == 0 && !open.is_empty() {
                 let (index, stream): (usize, Verdict) =
                     open.swap_remove(jitter as usize % open.len());
-                admitted[index].1 = actual;
+                let (then, reserved) = admitted[index];
+                if which > 0 && then / window != now / window && actual > reserved {
+                    // Its window is over: what exceeds the reserve counts in the current one.
+                    admitted.push((now, actual - reserved));
+                } else {
+                    admitted[index].1 = actual;
+                }
                 known &= stream.at == now || actual == stream.cost;
                 let state = Seen::from(&held).as_state(quota.kind());
                 if let Some(next) = quota.settle(Some(state), &stream, now, actual) {

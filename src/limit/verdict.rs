@@ -110,6 +110,24 @@ impl Verdict {
         u32::try_from(wanted).ok().filter(|wanted| *wanted <= self.capacity)
     }
 
+    /// The same for another cost, of a charge that the limit was not asked about.
+    pub(crate) fn unasked(self, cost: u32) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// The same when only so many of the tokens are taken.
+    #[must_use]
+    pub(crate) fn taking(self, taken: u32) -> Self {
+        match self.account {
+            Account::State(state) if taken < self.cost => {
+                let left = self.cost - taken;
+                let account = Account::State(State { used: state.used - left, ..state });
+                Self { cost: taken, unused: self.unused + left, account, ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// The same limit when the request is turned away by another one, and takes nothing here.
     /// `None`: a log has to be looked at again.
     pub(crate) fn untaken(self) -> Option<Self> {

@@ -149,6 +149,8 @@ families! {
         "Tokens that name a plan nobody defined.";
     LOG_DROPPED: Counter "sluice_access_log_dropped" []
         "Lines of the access log that could not be written, or not in time.";
+    CLIENTS_LEFT: Counter "sluice_clients_left" ["outcome"]
+        "Clients that left while a limit or a permit depended on their answer, by what became of the request: finished or cancelled.";
     SPANS_EXPORTED: Counter "sluice_spans_exported" []
         "Spans that the collector has taken.";
     SPANS_DROPPED: Counter "sluice_spans_dropped" []

@@ -235,6 +235,9 @@ impl Metrics {
     fn render_process(&self, page: &mut Page, readings: &Readings) {
         page.one(&families::UNKNOWN_PLANS, self.unknown_plans.value());
         page.one(&families::LOG_DROPPED, self.log_lines_dropped.value());
+        let mut left = page.family(&families::CLIENTS_LEFT);
+        left.put(&["finished"], self.clients_left.finished.value());
+        left.put(&["cancelled"], self.clients_left.cancelled.value());
         page.one(&families::SPANS_EXPORTED, self.spans_exported.value());
         page.one(&families::SPANS_DROPPED, self.spans_dropped.value());
         page.one(&families::IN_FLIGHT, self.in_flight());

@@ -1,6 +1,7 @@
 //! The response's body as it passes: nothing is held whole, and the backend waits for the caller.
 
 use super::exchange::Exchange;
+use super::leaving;
 use super::settle::{End, Telling};
 use super::tunnel;
 use crate::deadline::{Deadlines, ticks};
@@ -51,14 +52,9 @@ pub(super) async fn discard(request: Option<Request<Incoming>>, deadlines: &Rc<D
     deadlines.within(PATIENCE, reading).await.unwrap_or(false)
 }
 
-/// A response's body on its way to the caller.
+/// A response's body on its way to the client: what the backend sends, or nothing.
 #[derive(Debug)]
-pub enum Body {
-    /// The head says it all.
-    Empty,
-    /// What the backend sends.
-    Relayed(Box<Relayed>),
-}
+pub struct Body(Option<Box<Relayed>>);
 
 /// A body that comes from the backend. It owns the exchange: when it ends, or is dropped because
 /// the caller left, what the request held is let go.
@@ -155,6 +151,14 @@ impl Source {
         }
     }
 
+    /// Whether something is to be let go of when the request is over.
+    fn has_guard(&self) -> bool {
+        match self {
+            Self::Http1 { connection, .. } => connection.has_guard(),
+            Self::Http2(stream) => stream.has_guard(),
+        }
+    }
+
     /// Nobody wants this answer. What is to be let go of when the request is over is handed back.
     pub(super) fn give_up(self) -> Option<Guard> {
         match self {
@@ -190,6 +194,9 @@ fn remove_what_may_not_trail(trailers: &mut HeaderMap) {
 }
 
 impl Body {
+    /// No body: the head says it all.
+    pub(super) const EMPTY: Self = Self(None);
+
     pub(super) fn relayed(source: Source, exchange: Box<Exchange>) -> Self {
         let (telling, last) = (None, None);
         let source = Some(source);
@@ -199,14 +206,17 @@ impl Body {
         if body.source.as_ref().is_some_and(|source| source.is_over(to)) {
             body.end();
         }
-        Self::Relayed(Box::new(body))
+        Self(Some(Box::new(body)))
     }
-}
 
-impl Body {
+    /// What is still to come from the backend, for a client that is not there to read it.
+    pub(super) fn take(&mut self) -> Option<Box<Relayed>> {
+        self.0.take()
+    }
+
     /// If the head is all there is, it waits for what the request cost to be told.
     pub(super) async fn told(&mut self) {
-        if let Self::Relayed(body) = self
+        if let Some(body) = &mut self.0
             && body.source.is_none()
             && let Some(telling) = &mut body.telling
         {
@@ -226,9 +236,86 @@ impl Relayed {
     }
 }
 
+impl Relayed {
+    /// Whether a cost or a permit depends on what is still to come of it.
+    pub(super) fn is_owed(&self) -> bool {
+        let guarded = || self.source.as_ref().is_some_and(Source::has_guard);
+        self.source.is_some() && (self.exchange.owes_its_answer() || guarded())
+    }
+
+    /// Whether it has come to its end.
+    pub(super) fn is_over(&self) -> bool {
+        self.source.is_none()
+    }
+
+    /// Bytes that came from the backend.
+    pub(super) fn received(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next piece.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
+        if let Some(telling) = &mut self.telling {
+            ready!(telling.poll(cx));
+            self.telling = None;
+            return Poll::Ready(self.last.take().map(Ok));
+        }
+        let Some(source) = &mut self.source else { return Poll::Ready(None) };
+        let given = self.given.take();
+        let frame = ready!(source.poll_frame(cx));
+        let tick = self.exchange.worker.deadlines.tick();
+        self.given = Some(tick);
+        let over = source.is_over(self.exchange.version);
+        match &frame {
+            None => self.end(),
+            Some(Err(_)) => {
+                // A backend that gives a caller up who does not come back for more is not to blame.
+                let held_up = given.is_some_and(|given| tick - given > ticks(HELD_UP));
+                let blameless = held_up || source.upload_failed();
+                self.source = None;
+                if !blameless {
+                    self.exchange.backend_broke();
+                }
+                drop(self.exchange.settle(End::Failed));
+            }
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.bytes += data.len() as u64;
+                    if let Some(settlement) = &mut self.exchange.settlement {
+                        settlement.data(data);
+                    }
+                }
+                // hyper does not ask again once the announced length, or a trailer, has passed.
+                if over {
+                    self.end();
+                }
+            }
+        }
+        if self.telling.is_some() {
+            self.last = frame.and_then(Result::ok);
+            return self.poll_next(cx);
+        }
+        Poll::Ready(frame)
+    }
+}
+
+/// What a body gives next.
+type Piece = Result<Frame<Bytes>, BodyError>;
+
 impl Drop for Relayed {
     fn drop(&mut self) {
         self.exchange.finish(self.bytes, self.whole);
+    }
+}
+
+/// The client left before the end, if it is not the end.
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(body) = self.0.take_if(|body| body.is_owed())
+            && let Some(custody) = body.exchange.custody.clone().filter(|c| !c.has_left())
+        {
+            leaving::read_on(body, custody);
+        }
     }
 }
 
@@ -240,66 +327,19 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self::Relayed(body) = &mut *self else {
-            return Poll::Ready(None);
-        };
-        if let Some(telling) = &mut body.telling {
-            ready!(telling.poll(cx));
-            body.telling = None;
-            return Poll::Ready(body.last.take().map(Ok));
+        match &mut self.0 {
+            Some(body) => body.poll_next(cx),
+            None => Poll::Ready(None),
         }
-        let Some(source) = &mut body.source else { return Poll::Ready(None) };
-        let given = body.given.take();
-        let frame = ready!(source.poll_frame(cx));
-        let tick = body.exchange.worker.deadlines.tick();
-        body.given = Some(tick);
-        let over = source.is_over(body.exchange.version);
-        match &frame {
-            None => body.end(),
-            Some(Err(_)) => {
-                // A backend that gives a caller up who does not come back for more is not to blame.
-                let held_up = given.is_some_and(|given| tick - given > ticks(HELD_UP));
-                let blameless = held_up || source.upload_failed();
-                body.source = None;
-                if !blameless {
-                    body.exchange.backend_broke();
-                }
-                drop(body.exchange.settle(End::Failed));
-            }
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    body.bytes += data.len() as u64;
-                    if let Some(settlement) = &mut body.exchange.settlement {
-                        settlement.data(data);
-                    }
-                }
-                // hyper does not ask again once the announced length, or a trailer, has passed.
-                if over {
-                    body.end();
-                }
-            }
-        }
-        if body.telling.is_some() {
-            body.last = frame.and_then(Result::ok);
-            return self.poll_frame(cx);
-        }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Relayed(body) => body.source.is_none() && body.telling.is_none(),
-        }
+        self.0.as_ref().is_none_or(|body| body.source.is_none() && body.telling.is_none())
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Relayed(body) => {
-                let left = body.source.as_ref().map_or(Some(0), Source::left);
-                left.map_or_else(SizeHint::default, SizeHint::with_exact)
-            }
-        }
+        let source = self.0.as_ref().and_then(|body| body.source.as_ref());
+        let left = source.map_or(Some(0), Source::left);
+        left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

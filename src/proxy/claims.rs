@@ -135,7 +135,7 @@ pub fn charge<'a>(
         let index = shard(known, limit.shards.len());
         (charge.shard, charge.quota) = (Some(index as u16), &limit.shards[index]);
     }
-    (charge.cost, charge.settles) = reserve(&limit.cost, charge.quota, announced);
+    reserve(&limit.cost, charge.quota, announced).apply(&mut charge);
     charge
 }
 

@@ -7,11 +7,13 @@ use super::destination::Destination;
 use super::identify::Caller;
 use super::in_flight::Room;
 use super::judge::{Admission, Judgement};
+use super::leaving::{Custody, Obligation};
 use super::present::Present;
 use super::record::Record;
 use super::refusal::Refusal;
 use super::settle::{End, Settlement, Telling};
 use crate::clock::Micros;
+use crate::config::model::{Layer, OnLeave};
 use crate::incoming::Receiving;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
 use crate::trace::{Said, Trace};
@@ -50,6 +52,12 @@ pub(super) struct Exchange {
     pub(super) settlement: Option<Box<Settlement>>,
     /// Where it is under way, once somewhere was picked and until its answer has ended.
     pub(super) endpoint: Option<InFlight>,
+    /// What is known of it outside of its future, where it outlives its client.
+    pub(super) custody: Option<Rc<Custody>>,
+    /// Something of it was given to a backend.
+    sent: Cell<bool>,
+    /// Its headers, where a charge that is given back would need them.
+    pub(super) headers: Option<HeaderMap>,
     /// How often it was sent.
     pub(super) attempts: u32,
     /// Which headers there are.
@@ -109,6 +117,9 @@ impl Exchange {
             admission: None,
             settlement: None,
             endpoint: None,
+            custody: None,
+            sent: Cell::new(false),
+            headers: None,
             attempts: 0,
             grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
             present,
@@ -163,6 +174,9 @@ impl Exchange {
     /// Tells the caller what the backend says before its answer. Nobody asked it to say 100, since
     /// `Expect` is not passed on.
     pub(super) fn interim(&self, head: Head) {
+        if self.client_has_left() {
+            return;
+        }
         /// More of them is a backend that has gone wild.
         const MOST: u8 = 32;
         let mut waiting = self.peer.interim.borrow_mut();
@@ -219,10 +233,79 @@ impl Exchange {
         }
     }
 
+    /// What becomes of the request if its client leaves.
+    pub(super) fn on_leave(&self) -> OnLeave {
+        let upstream = self.route().map(|route| &self.snapshot().upstreams[route.upstream]);
+        upstream.map_or(OnLeave::default(), |upstream| upstream.config.on_leave)
+    }
+
+    /// From now on the request outlives its client.
+    pub(super) fn give_into(&mut self, custody: &Rc<Custody>) {
+        if let Some(admission) = &mut self.admission {
+            admission.give_into(custody);
+        }
+        self.custody = Some(Rc::clone(custody));
+    }
+
+    /// Whether a cost or a permit depends on what becomes of the request at its backend.
+    pub(super) fn owes_its_answer(&self) -> bool {
+        let number = self.settlement.as_ref().is_some_and(|s| s.awaits_a_number());
+        number || self.admission.is_some() || self.room.has_place()
+    }
+
+    /// Whether its client has left.
+    pub(super) fn client_has_left(&self) -> bool {
+        self.custody.as_ref().is_some_and(|custody| custody.has_left())
+    }
+
+    /// A backend is being given the request. Says whether one had been given it before.
+    pub(super) fn reach(&self) -> bool {
+        if let Some(custody) = &self.custody {
+            custody.owes(Obligation::Answer);
+        }
+        self.sent.replace(true)
+    }
+
+    /// The backend took nothing: it is as it was before.
+    pub(super) fn unreach(&self, before: bool) {
+        self.sent.set(before);
+        if let Some(custody) = self.custody.as_ref().filter(|_| !before) {
+            custody.owes(Obligation::Nothing);
+        }
+    }
+
+    /// Whether something of the request was given to a backend.
+    pub(super) fn was_sent(&self) -> bool {
+        self.sent.get()
+    }
+
+    /// A limit that counts the request's bytes is used up in the middle of its body.
+    #[cold]
+    pub(super) fn over_limit(&mut self) -> Refusal {
+        let meter = self.settlement.as_ref().and_then(|settlement| settlement.uploaded());
+        let refused = meter.and_then(|meter| meter.refused());
+        let Some((index, Some(verdict))) = refused else { return Refusal::StoreAway };
+        let retry_after = verdict.retry_after();
+        self.judgement.rejected_by = Some(index);
+        let limit = self.judgement.said[index].limit;
+        self.judgement.said[index].verdict = verdict;
+        match self.limits()[limit].layer {
+            Layer::Global => Refusal::SystemLimited { retry_after },
+            _ => Refusal::Limited { retry_after },
+        }
+    }
+
+    /// Settles what the head of the answer says.
+    pub(super) fn settle_by_head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        if let Some(settlement) = &mut self.settlement {
+            settlement.head(&self.method, status, headers, &mut self.judgement.said);
+        }
+    }
+
     /// Settles what is still owed. What a shared store has not heard yet is returned.
     pub(super) fn settle(&mut self, end: End) -> Option<Telling> {
         let mut settlement = self.settlement.take()?;
-        settlement.end(end, &mut self.judgement.said);
+        settlement.end(end, self.sent.get(), &mut self.judgement.said);
         self.record.costs = std::mem::take(&mut settlement.settled);
         settlement.telling()
     }

@@ -190,7 +190,11 @@ fn upload(
     let gate =
         exchange.route().and_then(|r| exchange.snapshot().upstreams[r.upstream].gate.as_ref());
     let clock = gate.map(|_| exchange.worker.gateway.clock.clone());
-    Some(Box::new(Upload::new(incoming, chunked, limit, clock, may_trail)))
+    let mut upload = Upload::new(incoming, chunked, limit, clock, may_trail);
+    if let Some(meter) = exchange.settlement.as_ref().and_then(|s| s.uploaded()) {
+        upload.charge(meter);
+    }
+    Some(Box::new(upload))
 }
 
 /// What comes through a tunnel over HTTP/2. Over HTTP/1.1 it is the whole connection.
@@ -213,13 +217,19 @@ fn go_on(exchange: &Exchange) {
     });
 }
 
-/// How long the backend has: what is configured, or less if a caller in gRPC has less time.
+/// How long the backend has: what is configured, or less if a client in gRPC has less time. A request that
+/// outlives its client does not go by the client's time.
 fn limit(exchange: &Exchange, headers: &HeaderMap, configured: Duration) -> Duration {
-    if !exchange.grpc {
-        return configured;
+    match hurry(exchange, headers).filter(|_| exchange.custody.is_none()) {
+        Some(said) => said.min(configured),
+        None => configured,
     }
-    let said = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
-    said.map_or(configured, |said| said.min(configured))
+}
+
+/// How long a client in gRPC waits.
+pub(super) fn hurry(exchange: &Exchange, headers: &HeaderMap) -> Option<Duration> {
+    let said = headers.get("grpc-timeout").filter(|_| exchange.grpc)?;
+    grpc_timeout(said.as_bytes())
 }
 
 /// At most eight digits and a unit.

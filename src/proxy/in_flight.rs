@@ -48,6 +48,11 @@ impl Room {
         self.0.get_or_insert_default().place = place.map(Rc::new);
     }
 
+    /// Whether it has a place at its upstream.
+    pub(super) fn has_place(&self) -> bool {
+        self.0.as_ref().is_some_and(|places| places.place.is_some())
+    }
+
     /// It has to wait for something else: somebody else can use the place meanwhile.
     pub(super) fn step_aside(&mut self) {
         if let Some(places) = &mut self.0 {
@@ -84,6 +89,12 @@ impl Exchange {
     pub(super) fn leave_upstream(&mut self) {
         if self.room.0.is_some() {
             self.gave_up();
+            let custody = self.custody.as_ref().filter(|custody| custody.is_broken_off());
+            if let (Some(custody), Some(places)) = (custody, &mut self.room.0)
+                && let Some(place) = places.place.take()
+            {
+                custody.keep(place);
+            }
             self.room.step_aside();
         }
     }

@@ -4,8 +4,9 @@
 use super::claims::{Claim, Claims, Known, Parts, charge, claim, penalise};
 use super::exchange::Exchange;
 use super::identify::Caller;
+use super::leaving::{Custody, Obligation};
 use super::refusal::Refusal;
-use super::settle::Settlement;
+use super::settle::{End, Settlement};
 use crate::clock::{Micros, SECOND};
 use crate::config::model::Layer;
 use crate::gateway::Gateway;
@@ -53,13 +54,20 @@ type Granted = Rc<[Option<(Quota, Micros)>]>;
 pub struct Admission {
     holds: Vec<Hold>,
     gateway: Option<Arc<Gateway>>,
+    /// A request that was broken off keeps its permits for a moment.
+    custody: Option<Rc<Custody>>,
 }
 
 impl Admission {
     fn new(holds: Vec<Hold>, gateway: &Arc<Gateway>) -> Self {
         // The usual request holds nothing, and costs nothing here.
         let gateway = (!holds.is_empty()).then(|| Arc::clone(gateway));
-        Self { holds, gateway }
+        Self { holds, gateway, custody: None }
+    }
+
+    /// The request outlives its client.
+    pub(super) fn give_into(&mut self, custody: &Rc<Custody>) {
+        self.custody = Some(Rc::clone(custody));
     }
 
     /// Whether something must be given back.
@@ -79,6 +87,13 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
+        if self.holds.is_empty() {
+            return;
+        }
+        if let Some(custody) = self.custody.take().filter(|custody| custody.is_broken_off()) {
+            let (holds, gateway) = (std::mem::take(&mut self.holds), self.gateway.take());
+            return custody.keep(Self { holds, gateway, custody: None });
+        }
         if let Some(gateway) = &self.gateway {
             for hold in &self.holds {
                 gateway.store.release(hold, gateway.clock.now());
@@ -142,6 +157,9 @@ pub(super) async fn judge(
             _ => return Ok(()),
         },
         Purpose::Decide => {
+            if let Some(custody) = &exchange.custody {
+                custody.owes(Obligation::Decision);
+            }
             let decided = gateway.store.charge_all(&mut charges, exchange.decides).await;
             decided.map_err(|StoreError::Away| Refusal::StoreAway)?
         }
@@ -168,17 +186,60 @@ pub(super) async fn judge(
         });
     }
     let delay = store::delay(&charges);
-    exchange.settlement = Settlement::take(gateway, &mut decision.holds, &judgement.said, limits);
+    let (holds, announced) = (&mut decision.holds, exchange.announced);
+    exchange.settlement = Settlement::take(gateway, holds, &judgement.said, limits, announced);
     let mut admission = Admission::new(decision.holds, gateway);
+    if let Some(custody) = &exchange.custody {
+        admission.give_into(custody);
+        custody.decided().await;
+    }
     if delay > 0 {
         exchange.room.step_aside();
     }
     if admission.holds() {
         admission.turn(delay).await;
-        exchange.admission = Some(admission);
-        exchange.record.wait(delay);
     }
+    if admission.holds() {
+        exchange.admission = Some(admission);
+    }
+    exchange.record.wait(delay);
     Ok(())
+}
+
+/// Gives back what was charged for a request that reached no backend.
+#[cold]
+pub(super) fn refund(exchange: &mut Exchange, refusal: &Refusal, headers: Option<&HeaderMap>) {
+    let charged = exchange.judgement.rejected_by.is_none() && !exchange.judgement.said.is_empty();
+    if !charged || refusal.end(exchange.was_sent()) != End::Unreached {
+        return;
+    }
+    drop(exchange.settle(End::Unreached));
+    let (kept, none) = (exchange.headers.take(), HeaderMap::new());
+    let headers = kept.as_ref().or(headers).unwrap_or(&none);
+    let generation = Rc::clone(&exchange.generation);
+    let limits = exchange.limits_in(&generation);
+    let Some(caller) = &exchange.caller else { return };
+    let known = Known { ip: Some(exchange.origin.counted), caller, headers, ip_only: false };
+    let (mut parts, mut claims) = (Parts::new(), Claims::new());
+    claim(limits, &known, &mut parts, &mut claims);
+    let (store, now) = (&exchange.worker.gateway.store, exchange.worker.gateway.clock.now());
+    let Judgement { said, granted, .. } = &mut exchange.judgement;
+    for (index, (claim, said)) in claims.iter().zip(said).enumerate() {
+        let limit = &limits[claim.limit];
+        if claim.limit != said.limit || !said.verdict.allowed || limit.cost.is_settled() {
+            continue;
+        }
+        let subject = Subject(&parts[claim.parts.clone()]);
+        let grant = granted.as_ref().and_then(|granted| granted[index].as_ref());
+        let mut charge = charge(limit, claim, &known, subject, grant, exchange.announced);
+        charge.verdict = said.verdict;
+        // Places in flight go with the admission.
+        if !charge.quota.is_concurrency()
+            && let Some(verdict) = store.refund(&charge, now)
+        {
+            said.verdict = verdict;
+        }
+    }
 }
 
 /// Counts rejects where a limit has a penalty, and bans whoever has had too many.

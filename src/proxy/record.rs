@@ -174,7 +174,10 @@ impl Exchange {
         drop(self.settle(End::Left));
         self.admission = None;
         self.worker.metrics().add_in_flight(-1);
-        self.peer.activity.request_ended();
+        // A client that left waits for nothing: its connection knows.
+        if !self.client_has_left() {
+            self.peer.activity.request_ended();
+        }
         let now = self.worker.gateway.clock.now();
         // Whoever left before there was an answer has had none, and is not counted as one.
         if self.record.status.is_some() {

@@ -1,5 +1,6 @@
 //! Every way in which a request can fail to be answered by a backend.
 
+use super::settle::End;
 use crate::clock::Micros;
 use crate::config::model::Priority;
 use crate::metrics::Refused;
@@ -126,6 +127,28 @@ impl Refusal {
             Self::Stalled => StatusCode::REQUEST_TIMEOUT,
             Self::BadGateway(_) => StatusCode::BAD_GATEWAY,
             Self::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// What it means for costs; `sent`: a backend had something of the request.
+    pub(super) fn end(&self, sent: bool) -> End {
+        match self {
+            Self::BadGateway(_)
+            | Self::GatewayTimeout
+            | Self::NoEndpoint
+            | Self::Overloaded { .. }
+                if !sent =>
+            {
+                End::Unreached
+            }
+            Self::BadGateway(_) | Self::NoEndpoint | Self::Overloaded { .. } | Self::StoreAway
+                if sent =>
+            {
+                End::NoAnswer
+            }
+            // The client, or the time that it has, ended the request.
+            _ if sent => End::Left,
+            _ => End::Refused,
         }
     }
 

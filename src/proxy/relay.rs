@@ -39,9 +39,6 @@ pub(super) async fn relay(
     let (upstream, station) = (&generation.snapshot.upstreams[index], &generation.stations[index]);
     let crew = station.crew(upstream, &exchange.worker.deadlines);
     station.budget.request(exchange.worker.deadlines.tick());
-    if let Some(settlement) = &mut exchange.settlement {
-        settlement.send(request.body().map(Upload::progress));
-    }
     let mut guard =
         exchange.admission.take_if(|admission| admission.holds()).map(|a| Box::new(a) as Guard);
     let mut tries = Tries { upstream, station, crew: &crew, tried: SmallVec::new() };
@@ -95,7 +92,9 @@ pub(super) async fn relay(
             let repeatable = whole && request.is_idempotent() && !exchange.has_told();
             repeatable.then(|| tries.another(exchange, fault, status)).flatten()
         });
-        let Some(next) = next else { return asked.map_err(refusal) };
+        let Some(next) = next else {
+            return asked.map_err(|failure| refusal(exchange, failure));
+        };
         if let Some(status) = status {
             exchange.answered(status);
         }
@@ -155,8 +154,9 @@ impl Tries<'_> {
 }
 
 /// What it means for the caller that there is no answer.
-fn refusal(failure: Failure) -> Refusal {
+fn refusal(exchange: &mut Exchange, failure: Failure) -> Refusal {
     match failure {
+        Failure::Ask(AskError::Upload(UploadError::OverLimit)) => exchange.over_limit(),
         Failure::Connect(ConnectError::TimedOut)
         | Failure::Ask(AskError::TimedOut { waiting: false }) => Refusal::GatewayTimeout,
         Failure::Ask(AskError::TimedOut { waiting: true }) => Refusal::Stalled,

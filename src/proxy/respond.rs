@@ -26,11 +26,9 @@ use std::time::Duration;
 pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
     let Answer { head: Head { status, headers, private, .. }, source, switched } = answer;
     exchange.hand_on(status);
-    let mut response = Response::new(Body::Empty);
+    let mut response = Response::new(Body::EMPTY);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
-    if let Some(settlement) = &mut exchange.settlement {
-        settlement.head(status, response.headers(), &mut exchange.judgement.said);
-    }
+    exchange.settle_by_head(status, response.headers());
     for name in private {
         response.headers_mut().remove(name);
     }
@@ -44,6 +42,21 @@ pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<B
     }
     exchange.peer.activity.answer_without_length(exchange.version == Version::HTTP_10);
     *response.body_mut() = Body::relayed(source, exchange);
+    response
+}
+
+/// A backend's answer that no client waits for: its body is still to be read.
+pub(super) fn unheard(mut exchange: Box<Exchange>, answer: Answer) -> Body {
+    let Answer { head: Head { status, headers, .. }, source, switched } = answer;
+    exchange.hand_on(status);
+    exchange.settle_by_head(status, &headers);
+    if switched { Body::EMPTY } else { Body::relayed(source, exchange) }
+}
+
+/// The deadline of a client that speaks gRPC is over, while its request goes on at the backend.
+pub(super) fn too_late() -> Response<Body> {
+    let mut response = Response::new(Body::EMPTY);
+    in_grpc(&mut response, &Refusal::GatewayTimeout);
     response
 }
 
@@ -87,15 +100,8 @@ pub(super) fn refused(
     refusal: &Refusal,
     body_read: bool,
 ) -> Response<Body> {
-    let failed = matches!(
-        refusal,
-        Refusal::BadGateway(_)
-            | Refusal::GatewayTimeout
-            | Refusal::NoEndpoint
-            | Refusal::Overloaded { .. }
-    );
-    drop(exchange.settle(if failed { End::NoAnswer } else { End::Refused }));
-    let mut response = Response::new(Body::Empty);
+    drop(exchange.settle(refusal.end(exchange.was_sent())));
+    let mut response = Response::new(Body::EMPTY);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
     match refusal {

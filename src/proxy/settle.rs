@@ -1,24 +1,27 @@
-//! Costs that are known only when the answer is there: reserved when the request is admitted,
-//! settled before the last byte of the answer is passed on.
+//! Costs that are known only after the admission: reserved when the request is admitted, settled before
+//! the last byte of the answer is passed on.
 //!
 //! ```text
-//! judge ── reserve ──► Settlement ── head ──► a header says it: settled at once
+//! judge ── reserve ──► Settlement ── head ──► a header has the number: settled at once
 //!                          │
 //!                          ├─ data ──► counted, or searched for a number, as it passes
-//!                          └─ end ───► settled; a backend that gave no answer cost nothing
+//!                          └─ end ───► settled, by how the request ended (`End`)
 //! ```
+//!
+//! A client cannot choose a cheaper end: a number that never came because the client left costs what the
+//! limit's `max` says. Only requests that reached no backend are free.
 
+use super::byte_meter::{ByteMeter, Metered, Passed};
 use super::judge::Said;
 use crate::clock::Micros;
-use crate::config::model::{Cost, Measure};
+use crate::config::model::{Cost, Measure, SettledCost, Unreported};
 use crate::gateway::Gateway;
 use crate::json_path::{Finder, JsonPath, rounded_up};
 use crate::limit::Quota;
 use crate::snapshot::Limit;
-use crate::store::{Hold, Store};
-use crate::upstream::upload::Progress;
+use crate::store::{Charge, Hold, Settled};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,26 +29,29 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
+/// Bytes of a body that are charged at once, before they are forwarded: what a client can owe at most.
+pub(crate) const PIECE: u64 = 64 << 10;
+
 /// What an admitted request has reserved. However the exchange ends, it is settled once.
 #[derive(Debug)]
 pub(super) struct Settlement {
     gateway: Arc<Gateway>,
-    owed: Vec<Owed>,
-    /// Bytes of the request's body that have passed.
-    uploaded: Option<Rc<Progress>>,
-    /// It was given to a backend.
-    sent: bool,
-    /// The backend says that it failed.
-    failed: bool,
-    /// What a shared store has not heard yet.
+    numbers: Vec<Number>,
+    /// The request's body, where a limit counts its bytes.
+    uploaded: Option<Rc<ByteMeter>>,
+    /// The same of the answer's.
+    downloaded: Option<Rc<ByteMeter>>,
+    /// The answer may lack its number for a reason that the client chose.
+    chosen: bool,
+    /// What a shared store has not confirmed yet.
     untold: Vec<oneshot::Receiver<()>>,
     /// What limits have counted the request as.
     pub(super) settled: Vec<(Arc<Limit>, u32)>,
 }
 
-/// One limit's part.
+/// A cost that the answer says.
 #[derive(Debug)]
-struct Owed {
+struct Number {
     hold: Hold,
     limit: Arc<Limit>,
     /// Which of the limits that spoke.
@@ -53,48 +59,65 @@ struct Owed {
     meter: Meter,
 }
 
-/// How it is found out what a request costs.
+/// Where the number stands.
 #[derive(Debug)]
 enum Meter {
     Header(HeaderName),
-    /// A number in the body; nobody looks for it if the body cannot be read.
+    /// In the body; it is not searched if it cannot be read.
     Json(JsonPath, Option<Box<Finder>>),
-    RequestBytes(u64),
-    ResponseBytes(Bytes),
 }
 
-/// Bytes that have passed, and how many of them cost a token.
-#[derive(Debug)]
-struct Bytes {
-    unit: u64,
-    passed: u64,
-}
-
-/// How an answer ended.
+/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The gateway itself gave it: the request was at fault.
+    /// The gateway refused it before it was sent: the request was at fault.
     Refused,
-    /// There was none: the backend failed.
+    /// No backend was reached.
+    Unreached,
+    /// It was sent, and the backend failed before it answered.
     NoAnswer,
-    /// The backend broke off.
+    /// The backend broke its answer off.
     Failed,
-    /// In good order.
+    /// The answer came whole.
     Whole,
-    /// The caller left.
+    /// The client left, did not finish its request, or set a time that was over: by its choice there is
+    /// no number. The same goes for a backend that took too long.
     Left,
 }
 
-/// What is reserved for a request: its cost, unless that is known only later.
-pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> (u32, bool) {
+/// What is asked of a limit at admission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reserve {
+    /// Tokens that must be there.
+    pub(crate) cost: u32,
+    /// Of these, what is taken at once, if not all.
+    pub(crate) up_front: Option<u32>,
+    /// The cost is settled later.
+    pub(crate) settles: bool,
+}
+
+impl Reserve {
+    /// Puts it into a charge.
+    pub(crate) fn apply(self, charge: &mut Charge<'_>) {
+        (charge.cost, charge.up_front, charge.settles) = (self.cost, self.up_front, self.settles);
+    }
+}
+
+/// What is reserved for a request: its cost, unless that is known only later. Of a body whose length is
+/// announced all must fit, and the first piece is charged.
+pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> Reserve {
     match cost {
-        Cost::Fixed(cost) => (*cost, false),
-        Cost::Settled { reserve, by: Measure::RequestBytes(unit) } => {
-            let cost = announced.map_or(*reserve, |length| units(length, *unit));
-            // What can never be there is waited for until the limit is whole, and then owed.
-            (cost.min(quota.capacity()), true)
+        Cost::Fixed(cost) => Reserve { cost: *cost, up_front: None, settles: false },
+        Cost::Settled(SettledCost { reserve, by: Measure::RequestBytes(unit), .. }) => {
+            let Some(length) = announced else {
+                return Reserve { cost: *reserve, up_front: None, settles: true };
+            };
+            // More than the limit ever holds is admitted when the limit is whole.
+            let cost = units(length, *unit).min(quota.capacity());
+            let first = units(length.min(PIECE), *unit);
+            Reserve { cost, up_front: Some(first), settles: true }
         }
-        Cost::Settled { reserve, .. } => (*reserve, true),
+        Cost::Settled(settled) => Reserve { cost: settled.reserve, up_front: None, settles: true },
     }
 }
 
@@ -105,47 +128,85 @@ impl Settlement {
         holds: &mut Vec<Hold>,
         said: &[Said],
         limits: &[Arc<Limit>],
+        announced: Option<u64>,
     ) -> Option<Box<Self>> {
         if holds.is_empty() {
             return None;
         }
         let limit = |hold: &Hold| &limits[said[hold.charge].limit];
         let reserved = holds.extract_if(.., |hold| limit(hold).cost.is_settled());
-        let owed: Vec<Owed> = reserved
-            .filter_map(|hold| {
-                let (limit, said) = (Arc::clone(limit(&hold)), hold.charge);
-                let Cost::Settled { by, .. } = &limit.cost else { return None };
-                let meter = Meter::new(by);
-                Some(Owed { hold, limit, said, meter })
-            })
-            .collect();
-        let (gateway, uploaded) = (Arc::clone(gateway), None);
-        let (untold, settled) = (Vec::new(), Vec::new());
-        let new = Self { gateway, owed, uploaded, sent: false, failed: false, untold, settled };
-        Some(Box::new(new)).filter(|settlement| !settlement.owed.is_empty())
+        let (mut numbers, mut uploads, mut downloads) = (Vec::new(), Vec::new(), Vec::new());
+        for hold in reserved {
+            let (limit, said) = (Arc::clone(limit(&hold)), hold.charge);
+            let Cost::Settled(cost) = &limit.cost else { continue };
+            let number = |meter, hold, limit| Number { hold, limit, said, meter };
+            match cost.by.clone() {
+                Measure::ResponseHeader(name) => {
+                    numbers.push(number(Meter::Header(name), hold, limit));
+                }
+                Measure::ResponseJson(path) => {
+                    numbers.push(number(Meter::Json(path, None), hold, limit));
+                }
+                Measure::RequestBytes(unit) => uploads.push(Metered::new(hold, limit, said, unit)),
+                Measure::ResponseBytes(unit) => {
+                    downloads.push(Metered::new(hold, limit, said, unit));
+                }
+            }
+        }
+        let meter = |metered: Vec<Metered>, length| {
+            (!metered.is_empty()).then(|| Rc::new(ByteMeter::new(gateway, metered, length)))
+        };
+        let (uploaded, downloaded) = (meter(uploads, announced), meter(downloads, None));
+        if numbers.is_empty() && uploaded.is_none() && downloaded.is_none() {
+            return None;
+        }
+        Some(Box::new(Self {
+            gateway: Arc::clone(gateway),
+            numbers,
+            uploaded,
+            downloaded,
+            chosen: false,
+            untold: Vec::new(),
+            settled: Vec::new(),
+        }))
     }
 
     /// Whether the body has to come as it is, so that it can be read.
     pub(super) fn reads_the_body(&self) -> bool {
-        self.owed.iter().any(|owed| matches!(owed.meter, Meter::Json(..)))
+        self.numbers.iter().any(|number| matches!(number.meter, Meter::Json(..)))
     }
 
-    /// The request is given to a backend; its body counts as it passes.
-    pub(super) fn send(&mut self, uploaded: Option<Rc<Progress>>) {
-        (self.sent, self.uploaded) = (true, uploaded);
+    /// Whether a cost depends on what of the answer is still to come.
+    pub(super) fn awaits_a_number(&self) -> bool {
+        !self.numbers.is_empty()
     }
 
-    /// The head of the answer: what it tells is settled, and callers are told what is left then.
-    pub(super) fn head(&mut self, status: StatusCode, headers: &HeaderMap, said: &mut [Said]) {
-        let now = self.gateway.clock.now();
-        let store = &self.gateway.store;
-        self.owed.retain_mut(|owed| match &mut owed.meter {
+    /// What charges the request's body before it is forwarded.
+    pub(super) fn uploaded(&self) -> Option<Rc<ByteMeter>> {
+        self.uploaded.clone()
+    }
+
+    /// The same for what a tunnel carries to the client.
+    pub(super) fn downloaded(&self) -> Option<Rc<ByteMeter>> {
+        self.downloaded.clone()
+    }
+
+    /// The head of the answer: what it tells is settled, so that clients are told what is left then.
+    pub(super) fn head(
+        &mut self,
+        method: &Method,
+        status: StatusCode,
+        headers: &HeaderMap,
+        said: &mut [Said],
+    ) {
+        let partial = matches!(status, StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED);
+        self.chosen = partial || method == Method::HEAD || is_events(headers);
+        let (mut known, now) = (Vec::new(), self.gateway.clock.now());
+        self.numbers.retain_mut(|number| match &mut number.meter {
             Meter::Header(name) => {
-                let cost = headers.get(&*name).and_then(number);
-                if let Some(cost) = owed.untold(cost, status.is_server_error()) {
-                    self.settled.push((Arc::clone(&owed.limit), cost));
-                    self.untold.extend(owed.settle(store, cost, now, said));
-                }
+                let cost = headers.get(&*name).and_then(self::number);
+                let cost = cost.or_else(|| number.unreported(self.chosen));
+                known.push((number.hold.clone(), Arc::clone(&number.limit), number.said, cost));
                 false
             }
             Meter::Json(path, finder) => {
@@ -153,48 +214,76 @@ impl Settlement {
                 *finder = readable(headers).then(new);
                 true
             }
-            Meter::RequestBytes(_) | Meter::ResponseBytes(_) => true,
         });
-        self.failed = status.is_server_error();
-    }
-
-    /// The next piece of the answer's body.
-    pub(super) fn data(&mut self, piece: &[u8]) {
-        for owed in &mut self.owed {
-            match &mut owed.meter {
-                Meter::Json(_, Some(finder)) => finder.feed(piece),
-                Meter::ResponseBytes(bytes) => bytes.passed += piece.len() as u64,
-                Meter::Json(_, None) | Meter::Header(_) | Meter::RequestBytes(_) => {}
+        for (hold, limit, place, cost) in known {
+            if let Some(cost) = cost {
+                self.settle(&hold, limit, place, cost, now, said);
             }
         }
     }
 
-    /// The answer is over, or there will be none. Callers are told what is left then, if they still
-    /// can be.
-    pub(super) fn end(&mut self, end: End, said: &mut [Said]) {
+    /// The next piece of the answer's body.
+    pub(super) fn data(&mut self, piece: &[u8]) {
+        for number in &mut self.numbers {
+            if let Meter::Json(_, Some(finder)) = &mut number.meter {
+                finder.feed(piece);
+            }
+        }
+        if let Some(downloaded) = &self.downloaded {
+            downloaded.note(piece.len() as u64);
+        }
+    }
+
+    /// The answer is over, or there will be none. Clients are told what is left then, if they still
+    /// can be. `sent`: something of the request was given to a backend.
+    pub(super) fn end(&mut self, end: End, sent: bool, said: &mut [Said]) {
         let now = self.gateway.clock.now();
-        let uploaded = self.uploaded.as_ref().map_or(0, |uploaded| uploaded.passed());
-        for owed in std::mem::take(&mut self.owed) {
-            let cost = match &owed.meter {
-                _ if end == End::NoAnswer || end == End::Left && !self.sent => Some(0),
-                Meter::RequestBytes(unit) => Some(units(uploaded, *unit)),
-                Meter::ResponseBytes(Bytes { unit, passed }) => Some(units(*passed, *unit)),
-                Meter::Header(_) => None,
-                Meter::Json(..) if end == End::Refused => None, // nobody was asked
-                Meter::Json(_, finder) => {
-                    let found = finder.as_ref().and_then(|finder| finder.found());
-                    owed.untold(found, self.failed || end == End::Failed)
-                }
-            };
-            if let Some(cost) = cost {
-                self.settled.push((Arc::clone(&owed.limit), cost));
-                self.untold.extend(owed.settle(&self.gateway.store, cost, now, said));
+        let end = if end == End::Left && !sent { End::Unreached } else { end };
+        for number in std::mem::take(&mut self.numbers) {
+            if let Some(cost) = number.cost(end, self.chosen) {
+                self.settle(&number.hold, number.limit, number.said, cost, now, said);
+            }
+        }
+        let bytes = [self.uploaded.take(), self.downloaded.take()];
+        for passed in bytes.into_iter().flatten().flat_map(|meter| meter.end(end)) {
+            let Passed { hold, limit, said: place, last, all } = passed;
+            self.settle(&hold, limit, place, last, now, said);
+            if let Some((_, cost)) = self.settled.last_mut() {
+                *cost = all;
             }
         }
     }
 }
 
-/// What a shared store is being told; the last byte waits for it, but not for long.
+impl Settlement {
+    fn settle(
+        &mut self,
+        hold: &Hold,
+        limit: Arc<Limit>,
+        place: usize,
+        cost: u32,
+        now: Micros,
+        said: &mut [Said],
+    ) {
+        let Settled { verdict, told } = self.gateway.store.settle(hold, cost, now);
+        if let (Some(verdict), Some(said)) = (verdict, said.get_mut(place)) {
+            said.verdict = verdict;
+        }
+        self.untold.extend(told);
+        self.settled.push((limit, cost));
+    }
+
+    /// What has to be waited for, if anything.
+    pub(super) fn telling(&mut self) -> Option<Telling> {
+        if self.untold.is_empty() {
+            return None;
+        }
+        let deadline = Box::pin(tokio::time::sleep(self.gateway.store.deadline()));
+        Some(Telling { untold: std::mem::take(&mut self.untold), deadline })
+    }
+}
+
+/// A shared store is being told; the last byte waits for it, but not for long.
 pub(super) struct Telling {
     untold: Vec<oneshot::Receiver<()>>,
     deadline: Pin<Box<Sleep>>,
@@ -213,58 +302,45 @@ impl std::fmt::Debug for Telling {
     }
 }
 
-impl Settlement {
-    /// What has to be waited for, if anything.
-    pub(super) fn telling(&mut self) -> Option<Telling> {
-        if self.untold.is_empty() {
-            return None;
+impl Number {
+    fn configured(&self) -> Option<&SettledCost> {
+        match &self.limit.cost {
+            Cost::Settled(cost) => Some(cost),
+            Cost::Fixed(_) => None,
         }
-        let deadline = Box::pin(tokio::time::sleep(self.gateway.store.deadline()));
-        Some(Telling { untold: std::mem::take(&mut self.untold), deadline })
-    }
-}
-
-/// Whoever leaves while they wait for their turn has cost nothing; later, what is known by then.
-impl Drop for Settlement {
-    fn drop(&mut self) {
-        self.end(End::Left, &mut []);
-    }
-}
-
-impl Owed {
-    fn settle(
-        &self,
-        store: &Store,
-        cost: u32,
-        now: Micros,
-        said: &mut [Said],
-    ) -> Option<oneshot::Receiver<()>> {
-        let settled = store.settle(&self.hold, cost, now);
-        if let Some(verdict) = settled.verdict
-            && let Some(said) = said.get_mut(self.said)
-        {
-            said.verdict = verdict;
-        }
-        settled.told
     }
 
-    /// A cost that nobody told: nothing if the backend failed, otherwise what was reserved.
-    fn untold(&self, told: Option<u32>, failed: bool) -> Option<u32> {
-        if told.is_none() && !failed {
-            self.limit.metrics(0).unsettled.increment();
-        }
-        told.or(failed.then_some(0))
+    /// What a request costs that ended like this; `None` leaves what was reserved.
+    fn cost(&self, end: End, chosen: bool) -> Option<u32> {
+        let found = match &self.meter {
+            Meter::Json(_, Some(finder)) => finder.found(),
+            Meter::Json(_, None) | Meter::Header(_) => None,
+        };
+        let cost = match end {
+            End::Refused => return None,
+            End::Unreached => return Some(0),
+            End::Whole => return found.or_else(|| self.unreported(chosen)),
+            End::NoAnswer => None,
+            // It may have been on its way to more.
+            End::Failed => found.map(|found| found.max(self.hold.charged())),
+            End::Left => {
+                let missing = self.configured().map(|cost| cost.missing(self.hold.capacity()));
+                missing.map(|missing| missing.max(found.unwrap_or(0)))
+            }
+        };
+        self.limit.metrics(0).unsettled.increment();
+        cost
     }
-}
 
-impl Meter {
-    fn new(by: &Measure) -> Self {
-        match by {
-            Measure::ResponseHeader(name) => Self::Header(name.clone()),
-            Measure::ResponseJson(path) => Self::Json(path.clone(), None),
-            Measure::RequestBytes(unit) => Self::RequestBytes(*unit),
-            Measure::ResponseBytes(unit) => Self::ResponseBytes(Bytes { unit: *unit, passed: 0 }),
+    /// What a complete answer without a number costs; `None` leaves what was reserved. It is never free
+    /// where the client chose that there is none.
+    fn unreported(&self, chosen: bool) -> Option<u32> {
+        let free = self.configured().is_some_and(|cost| cost.unreported == Unreported::Free);
+        if free && !chosen {
+            return Some(0);
         }
+        self.limit.metrics(0).unsettled.increment();
+        None
     }
 }
 

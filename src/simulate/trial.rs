@@ -17,7 +17,7 @@ use super::callers::Callers;
 use super::routes::Ways;
 use super::usage::{Counted, Subjects};
 use crate::clock::Micros;
-use crate::config::model::{Attribute, Config, Cost, Measure};
+use crate::config::model::{Attribute, Config, Cost, Measure, SettledCost};
 use crate::limit::Quota;
 use crate::metrics::Metrics;
 use crate::overrides::Bans;
@@ -63,7 +63,7 @@ impl Terms {
         }
         for limit in limits() {
             self.lengths |= limit.cost.is_settled() || holds(limit.quotas.all());
-            if let Cost::Settled { by, .. } = &limit.cost {
+            if let Cost::Settled(SettledCost { by, .. }) = &limit.cost {
                 self.sizes |= matches!(by, Measure::RequestBytes(_) | Measure::ResponseBytes(_));
                 if !self.costs.contains(&limit.name) {
                     self.costs.push(limit.name.clone());

@@ -5,7 +5,7 @@ use super::figures::{counted, grouped};
 use super::replay::Intake;
 use super::tally::Tally;
 use super::trial::{Trial, Tried};
-use crate::config::model::{Attribute, Cost, KeyPlace};
+use crate::config::model::{Attribute, Cost, KeyPlace, SettledCost};
 use crate::limit::Quota;
 
 /// Everything worth a warning.
@@ -126,7 +126,9 @@ fn of_a_limit(intake: &Intake, trial: &Trial, tried: &Tried, said: &mut Vec<Stri
             limit.name, tried.shards
         ));
     }
-    if let (Cost::Settled { reserve, .. }, untold @ 1..) = (&limit.cost, tried.counted.untold) {
+    if let (Cost::Settled(SettledCost { reserve, .. }), untold @ 1..) =
+        (&limit.cost, tried.counted.untold)
+    {
         said.push(format!(
             "'{}': the logs do not tell what {} came to: counted by the {reserve} that are reserved",
             limit.name,

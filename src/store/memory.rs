@@ -210,8 +210,9 @@ impl Memory {
             take_nothing(charges, &places, &guards, overflow.as_deref());
             return decision;
         }
-        for (index, (charge, place)) in charges.iter().zip(&places).enumerate() {
+        for (index, (charge, place)) in charges.iter_mut().zip(&places).enumerate() {
             if charge.verdict.allowed {
+                charge.verdict = charge.verdict.taking(charge.taken());
                 let overflows = place.stranger == Stranger::Overflows;
                 if charge.settles || charge.quota.holds() {
                     decision.holds.extend(hold(index, charge, place.key, overflows));
@@ -384,7 +385,7 @@ fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<H
     // Whose turn it is at once has no place in the queue.
     let at_once = charge.quota.is_queue() && charge.verdict.delay() == 0;
     let (limit, quota, admitted) = (charge.limit, charge.quota.clone(), charge.verdict);
-    let (shared, granted) = (None, charge.granted);
+    let (shared, granted, on_failure) = (None, charge.granted, charge.on_failure);
     (!at_once).then_some(Hold {
         charge: index,
         limit,
@@ -393,6 +394,7 @@ fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<H
         admitted,
         overflow,
         granted,
+        on_failure,
         shared,
     })
 }

@@ -37,10 +37,10 @@ mod wire;
 
 use super::key::Seed;
 use super::memory::{Memory, Registry};
-use super::{Charge, Decision, Hold, LimitId, Settled, StoreError};
+use super::{Charge, Decision, Hold, LimitId, NoMore, Settled, StoreError};
 use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
-use crate::limit::{Quota, Seen};
+use crate::limit::{Quota, Seen, Verdict};
 use crate::metrics::StoreMetrics;
 use crate::overrides::Overrides;
 use arc_swap::ArcSwap;
@@ -291,6 +291,21 @@ impl Redis {
         self.shared.settle(hold, actual, now).unwrap_or_default()
     }
 
+    /// Charges more to an admitted request, if there is so much.
+    pub(super) async fn extend(
+        &self,
+        hold: &mut Hold,
+        more: u32,
+        now: Micros,
+    ) -> Result<(), NoMore> {
+        self.shared.extend(hold, more, now).await
+    }
+
+    /// Gives a charge back that was taken for nothing.
+    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+        self.shared.refund(charge, now)
+    }
+
     pub(super) fn deadline(&self) -> Duration {
         self.shared.options.timeout
     }
@@ -440,7 +455,8 @@ impl Shared {
         for charge in charges {
             self.write_name(charge, command.key());
             let flags = if charge.shadow { wire::SHADOW } else { 0 };
-            command.layer(wire::layer(charge.quota, flags, charge.cost, self.store_now(now)));
+            let (cost, taken, now) = (charge.cost, charge.taken(), self.store_now(now));
+            command.layer(wire::layer_taking(charge.quota, flags, cost, taken, now));
         }
         let run = self.run(&self.scripts.decide, command.finish(), now);
         let reply = self.guarded(now, deadline, run).await?;
@@ -473,7 +489,10 @@ impl Shared {
         if answer.admitted {
             // Its word counts: it has charged them.
             decision.rejected_by = None;
-            for (index, charge) in charges.iter().enumerate() {
+            for (index, charge) in charges.iter_mut().enumerate() {
+                if charge.verdict.allowed {
+                    charge.verdict = charge.verdict.taking(charge.taken());
+                }
                 decision.holds.extend(self.hold(index, charge, skew, flight));
             }
         } else {

@@ -192,6 +192,11 @@ impl Connection {
         self.guard = guard;
     }
 
+    /// Whether it keeps a guard.
+    pub fn has_guard(&self) -> bool {
+        self.guard.is_some()
+    }
+
     /// Takes the guard back.
     pub fn take_guard(&mut self) -> Option<Guard> {
         self.guard.take()

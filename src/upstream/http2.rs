@@ -327,6 +327,11 @@ impl Stream {
         self.body.left()
     }
 
+    /// Whether something is to be let go of when it is over.
+    pub fn has_guard(&self) -> bool {
+        self.guard.is_some()
+    }
+
     /// Takes back what is to be let go of when it is over.
     pub fn take_guard(&mut self) -> Option<Guard> {
         self.guard.take()

@@ -26,12 +26,26 @@ pub struct Upload {
     /// Bytes that may still come; beyond them the body is too large.
     left: u64,
     progress: Rc<Progress>,
+    /// What has to be paid for each piece.
+    toll: Option<Rc<dyn Toll>>,
+    /// A piece that waits for that.
+    unpaid: Option<Bytes>,
     /// What the socket has yet to take.
     pending: VecDeque<Bytes>,
     stage: Stage,
     /// Fields that a trailer may bring in.
     may_trail: Box<dyn Fn(&HeaderName) -> bool>,
 }
+
+/// Asked before each piece of a body is forwarded.
+pub trait Toll {
+    /// Ready when so many bytes more may pass.
+    fn poll_pass(&self, bytes: u64, cx: &mut Context<'_>) -> Poll<Result<(), OverLimit>>;
+}
+
+/// A limit is used up; the toll knows which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit;
 
 /// How far a body has come, for as long as anybody wants to know.
 #[derive(Debug)]
@@ -104,6 +118,9 @@ pub enum UploadError {
     /// The backend takes no more of it.
     #[error("the backend takes no more of the body")]
     Refused,
+    /// A limit does not hold as much.
+    #[error("a limit is used up in the middle of the body")]
+    OverLimit,
 }
 
 impl std::fmt::Debug for Upload {
@@ -131,10 +148,17 @@ impl Upload {
                 passed: Cell::new(0),
                 ended: Cell::new(None),
             }),
+            toll: None,
+            unpaid: None,
             pending: VecDeque::new(),
             stage: Stage::Open { waiting: false },
             may_trail: Box::new(may_trail),
         }
+    }
+
+    /// From now on each piece is paid for before it is forwarded.
+    pub fn charge(&mut self, toll: Rc<dyn Toll>) {
+        self.toll = Some(toll);
     }
 
     /// Whether it is sent in chunks over HTTP/1.1.
@@ -275,8 +299,22 @@ impl Upload {
         }
     }
 
-    /// The next piece of what the caller sends.
+    /// The next piece of what the caller sends, once it is paid for.
     fn poll_caller(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, UploadError>> {
+        if self.unpaid.is_none() {
+            match ready!(self.poll_incoming(cx))? {
+                Piece::Data(data) => self.unpaid = Some(data),
+                end @ Piece::End(_) => return Poll::Ready(Ok(end)),
+            }
+        }
+        if let (Some(toll), Some(data)) = (&self.toll, &self.unpaid) {
+            let paid = ready!(toll.poll_pass(data.len() as u64, cx));
+            paid.map_err(|OverLimit| UploadError::OverLimit)?;
+        }
+        Poll::Ready(Ok(Piece::Data(self.unpaid.take().unwrap_or_default())))
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, UploadError>> {
         self.stage = Stage::Open { waiting: true };
         let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
             self.progress.waits();

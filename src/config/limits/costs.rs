@@ -1,8 +1,8 @@
 //! What a request costs: a number, or what tells it later.
 
 use crate::config::grammar;
-use crate::config::model::{Cost, Measure};
-use crate::config::read::{Context, Fields, Read, parsed};
+use crate::config::model::{Cost, Measure, SettledCost, Unreported};
+use crate::config::read::{Context, Fields, Read, one_of, parsed};
 use crate::config::section::{Bare, Grammar};
 use crate::config::sections::limits::COST;
 use crate::config::tree::{Kind, Node};
@@ -33,6 +33,9 @@ pub(super) fn read(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<WrittenC
 
 pub(in crate::config) static JSON_PATH: Grammar =
     Grammar::new(r"[^.]+(\.[^.]+){0,63}", "a path looks like usage.total_tokens").bare(Bare::Any);
+
+pub(in crate::config) const UNREPORTED: [(&str, Unreported); 2] =
+    [("reserve", Unreported::Reserve), ("free", Unreported::Free)];
 
 const KINDS: &str = "response_header, response_json, request_bytes or response_bytes";
 
@@ -68,15 +71,52 @@ fn settled(node: &Node, cx: &mut Context<'_>) -> Option<Cost> {
         }
         Some(reserve)
     });
+    let missing = missing(&fields, cx);
+    let others = ["reserve", "max", "unreported"].map(|name| fields.get(name).is_some());
+    let others = others.into_iter().filter(|given| *given).count();
     match &mut measures[..] {
-        // A field that nobody knows is one that was meant to tell.
-        [] if matches!(&node.kind, Kind::Map(all) if all.len() > usize::from(reserve.is_some())) => {
-        }
+        // An unknown field is one that was meant to tell.
+        [] if matches!(&node.kind, Kind::Map(all) if all.len() > others) => {}
         [] => cx.error(node, format!("what tells the cost? One of {KINDS}")),
         [by] => {
-            return Some(Cost::Settled { reserve: reserve.unwrap_or(Some(1))?, by: by.take()? });
+            let (reserve, (max, unreported)) = (reserve.unwrap_or(Some(1))?, missing?);
+            let by = by.take()?;
+            let cost = SettledCost { reserve, max, unreported, by };
+            check_missing(&cost, &fields, cx);
+            return Some(Cost::Settled(cost));
         }
         _ => cx.error(node, format!("only one of {KINDS} can tell the cost")),
     }
     None
+}
+
+/// What a request costs whose answer does not say it.
+fn missing(fields: &Fields<'_>, cx: &mut Context<'_>) -> Option<(Option<u32>, Unreported)> {
+    let max = fields.get("max").map(|node| u32::read(node, cx));
+    let unreported = fields.get("unreported");
+    let unreported =
+        unreported.map(|node| one_of(node, cx, "what such an answer costs", &UNREPORTED));
+    Some((
+        max.map_or(Some(None), |max| max.map(Some))?,
+        unreported.unwrap_or(Some(Unreported::Reserve))?,
+    ))
+}
+
+/// Bytes are counted by the gateway itself: their number is never missing.
+fn check_missing(cost: &SettledCost, fields: &Fields<'_>, cx: &mut Context<'_>) {
+    let counts_bytes = matches!(cost.by, Measure::RequestBytes(_) | Measure::ResponseBytes(_));
+    for name in ["max", "unreported"] {
+        if let Some(node) = fields.get(name).filter(|_| counts_bytes) {
+            cx.error(
+                node,
+                format!("the gateway counts bytes itself: '{name}' has no meaning here"),
+            );
+        }
+    }
+    if let (Some(max), Some(node)) = (cost.max, fields.get("max"))
+        && max < cost.reserve
+    {
+        let message = format!("max is less than what is reserved, {}", cost.reserve);
+        cx.error_with_help(node, message, "a request costs at least its reserve".to_owned());
+    }
 }

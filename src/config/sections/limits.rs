@@ -5,7 +5,7 @@ use super::{ANY_NUMBER, AT_LEAST_ONE, ITS_NAME, TIME};
 use crate::config::callers::HEADER_NAME;
 use crate::config::grammar::{CALENDAR_RATE, RATE, SIZE};
 use crate::config::limits::attributes::{ATTRIBUTE, SOME_HAVE};
-use crate::config::limits::costs::JSON_PATH;
+use crate::config::limits::costs::{JSON_PATH, UNREPORTED};
 use crate::config::limits::quotas::{ALGORITHMS, OF_PLAN, TIME_ZONE};
 use crate::config::limits::{CONSISTENCIES, MODES, REJECTS};
 use crate::config::section::Shape::{self, Either, Like, Map, Number, OneOrList, Words};
@@ -162,6 +162,24 @@ pub(in crate::config) static COST: Section = Section::new(
             "One token for every so many bytes of the response's body.",
         ),
         Field::new("reserve", AT_LEAST_ONE, "What is taken until the cost is known.").or("1"),
+        Field::new(
+            "max",
+            AT_LEAST_ONE,
+            "What is charged where the number is missing because the client left or a bound was reached; \
+             ten times the reserve unless given, at most what the limit holds.",
+        ),
+        Field::new(
+            "unreported",
+            Words(|| words(&UNREPORTED)),
+            "What a complete answer without a number costs.",
+        )
+        .or("reserve"),
     ],
 )
-.rules(&[Rule::One(&["response_header", "response_json", "request_bytes", "response_bytes"])]);
+.rules(&[
+    Rule::One(&["response_header", "response_json", "request_bytes", "response_bytes"]),
+    Rule::AtMostOne(&["request_bytes", "max"]),
+    Rule::AtMostOne(&["response_bytes", "max"]),
+    Rule::AtMostOne(&["request_bytes", "unreported"]),
+    Rule::AtMostOne(&["response_bytes", "unreported"]),
+]);

@@ -7,7 +7,7 @@ use crate::config::section::Shape::{
     self, Either, Like, Map, Number, OneOrList, Text, Truth, Words,
 };
 use crate::config::section::{Field, Rule, Section, words};
-use crate::config::upstreams::{BALANCES, ENDPOINT_URL, SERVER_NAME};
+use crate::config::upstreams::{BALANCES, ENDPOINT_URL, ON_LEAVE, SERVER_NAME};
 
 pub(in crate::config) static UPSTREAM: Section = Section::new(
     "an upstream",
@@ -43,6 +43,13 @@ pub(in crate::config) static UPSTREAM: Section = Section::new(
         .or("10s"),
         Field::new("resolve", TIME_OUT, "How often names are looked up anew.").or("5s"),
         Field::new("timeouts", Map(&TIMEOUTS), "How long each step may take."),
+        Field::new(
+            "on_leave",
+            Words(|| words(&ON_LEAVE)),
+            "A client leaves while a limit or a permit depends on the answer: 'finish' reads the answer \
+             on, within bounds; 'cancel' breaks the request off.",
+        )
+        .or("finish"),
         Field::new(
             "http2",
             Truth,

@@ -79,10 +79,14 @@ impl Way<'_> {
         let max_idle = ticks(self.upstream.config.timeouts.idle);
         while let Some(mut connection) = self.pool.take(max_idle) {
             connection.keep_guard(guard.take());
+            let before = exchange.reach();
             match connection.ask(request, &heard).await {
                 Ok(head) => return Ok(self.answer(connection, head)),
                 // The backend had closed it already.
-                Err(AskError::Gone { sent: false, .. }) => *guard = connection.take_guard(),
+                Err(AskError::Gone { sent: false, .. }) => {
+                    exchange.unreach(before);
+                    *guard = connection.take_guard();
+                }
                 // It may have been closing it at that very moment, or it dies of this request: one
                 // more try tells.
                 Err(AskError::Gone { .. })
@@ -103,9 +107,13 @@ impl Way<'_> {
         exchange.connected();
         let mut connection = Connection::new(socket, deadlines.register());
         connection.keep_guard(guard.take());
+        let before = exchange.reach();
         match connection.ask(request, &heard).await {
             Ok(head) => Ok(self.answer(connection, head)),
             Err(error) => {
+                if let AskError::Gone { sent: false, .. } = error {
+                    exchange.unreach(before);
+                }
                 *guard = connection.take_guard();
                 Err(error.into())
             }
@@ -154,13 +162,17 @@ impl Way<'_> {
             if request.upgrade.is_some() && !shared.takes_tunnels() {
                 return Err(Failure::NoTunnels);
             }
+            let before = exchange.reach();
             match shared.ask(request, deadlines, &heard, guard).await {
                 Ok((head, stream)) => {
                     let switched = request.upgrade.is_some() && head.status.is_success();
                     let source = Source::Http2(Box::new(stream));
                     return Ok(Answer { head, source, switched });
                 }
-                Err(AskError::NotBegun(_)) if ended > 1 => ended -= 1,
+                Err(AskError::NotBegun(_)) if ended > 1 => {
+                    exchange.unreach(before);
+                    ended -= 1;
+                }
                 Err(AskError::Http2(error))
                     if left > 1
                         && request.body.is_some() == had_body

@@ -3,7 +3,7 @@
 
 use super::{Aim, Size, Sizing, Suggestion, Used, Which, each, longest_wait, sized};
 use crate::clock::SECOND;
-use crate::config::model::{Config, Cost, Limit, Quotas};
+use crate::config::model::{Config, Cost, Limit, Quotas, SettledCost};
 use crate::limit::{Kind, MAX_LOG, Quota};
 use crate::simulate::Intake;
 use crate::simulate::figures::{counted, grouped, length};
@@ -103,7 +103,7 @@ impl Thin<'_> {
         if intake.sampled > 0 {
             why.push("only a share of the requests were logged".to_owned());
         }
-        if let (Cost::Settled { reserve, .. }, 1..) = (&limit.cost, untold) {
+        if let (Cost::Settled(SettledCost { reserve, .. }), 1..) = (&limit.cost, untold) {
             why.push(format!(
                 "what {} requests came to is not told: each was counted as {reserve}",
                 grouped(untold)

@@ -31,8 +31,6 @@ pub struct Arrival {
 /// How a request ended.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// The backend failed.
-    pub(super) failed: bool,
     pub(super) duration: Micros,
     pub(super) bytes: Option<u64>,
     pub(super) request_bytes: Option<u64>,
@@ -48,7 +46,6 @@ impl Ending {
             Extra::Header(..) => None,
         });
         Self {
-            failed: entry.status >= 500,
             duration: entry.duration.unwrap_or(0),
             bytes: entry.bytes,
             request_bytes: entry.request_bytes,

@@ -3,7 +3,7 @@
 use super::Trial;
 use super::arrive::Ending;
 use crate::clock::Micros;
-use crate::config::model::{Cost, Measure};
+use crate::config::model::{Cost, Measure, SettledCost};
 use crate::proxy::settle::units;
 use crate::snapshot::{Limit, Limits};
 use crate::store::Hold;
@@ -50,14 +50,14 @@ pub(super) fn end(
     ending: &Ending,
     names: &[String],
 ) -> Option<Option<u32>> {
-    let Cost::Settled { by, .. } = &limit.cost else {
+    let Cost::Settled(SettledCost { by, .. }) = &limit.cost else {
         return (!hold.is_queue()).then_some(None);
     };
     let told = ending.told(limit, names);
     let measured = || match by {
         Measure::ResponseBytes(unit) => ending.bytes.map(|bytes| units(bytes, *unit)),
         Measure::RequestBytes(unit) => ending.request_bytes.map(|bytes| units(bytes, *unit)),
-        Measure::ResponseHeader(_) | Measure::ResponseJson(_) => ending.failed.then_some(0),
+        Measure::ResponseHeader(_) | Measure::ResponseJson(_) => None,
     };
     told.or_else(measured).map(Some)
 }
@@ -91,7 +91,7 @@ impl Ending {
     pub(super) fn announced(&self, limits: &Limits, names: &[String]) -> Option<u64> {
         let by_cost = || {
             limits.iter().find_map(|limit| match &limit.cost {
-                Cost::Settled { by: Measure::RequestBytes(unit), .. } => {
+                Cost::Settled(SettledCost { by: Measure::RequestBytes(unit), .. }) => {
                     self.told(limit, names).map(|cost| u64::from(cost).saturating_mul(*unit))
                 }
                 _ => None,

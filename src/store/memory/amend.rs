@@ -2,9 +2,10 @@
 
 use super::{Memory, shard_of};
 use crate::clock::Micros;
-use crate::limit::{Held, Quota, Seen, State, Verdict};
-use crate::store::Hold;
+use crate::limit::{Held, Kind, Quota, Seen, State, Verdict};
+use crate::store::{Charge, Hold, NoMore};
 use crate::sync::Ordering;
+use std::cell::Cell;
 
 impl Memory {
     /// Takes back what a request held. A queue that drains at another rate by now, because of a
@@ -25,6 +26,46 @@ impl Memory {
             (false, state) => Quota::settle_elsewhere(state?, admitted.cost, actual),
         })?;
         in_force.then(|| quota.peek(Seen::State(state), now, admitted.cost))
+    }
+
+    /// Charges more, if there is so much. A limit that has other numbers by now, because of a reload,
+    /// is charged without being asked.
+    pub(crate) fn extend(&self, hold: &mut Hold, more: u32, now: Micros) -> Result<(), NoMore> {
+        if !self.is_in_force(hold, now) {
+            self.amend(hold, now, |state| Quota::settle_elsewhere(state?, 0, more));
+            hold.admitted = hold.admitted.unasked(more);
+            return Ok(());
+        }
+        let said = Cell::new(Verdict::NONE);
+        self.amend(hold, now, |state| {
+            let state = state.unwrap_or_default();
+            said.set(hold.quota.check(Seen::State(state), now, more));
+            said.get().state().filter(|_| said.get().allowed)
+        });
+        let said = said.get();
+        if !said.allowed {
+            return Err(NoMore::Over(said));
+        }
+        hold.admitted = said;
+        Ok(())
+    }
+
+    /// Gives back what a charge has taken. Says what the limit holds then, unless that makes no
+    /// difference any more.
+    pub(crate) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+        let key = self.seed.key(charge.limit.0, &charge.subject);
+        if charge.quota.kind() == Kind::Log {
+            let mut shard = self.shards[shard_of(key)].lock();
+            shard.strike(key, charge.verdict.at, charge.verdict.cost);
+            let slot = shard.find(key)?;
+            return Some(charge.quota.peek(shard.see(slot, key), now, charge.verdict.cost));
+        }
+        let hold = super::hold(0, charge, key, false)?;
+        if hold.is_queue() {
+            self.release(&hold, now);
+            return None;
+        }
+        self.settle(&hold, 0, now)
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.

@@ -157,6 +157,16 @@ impl Shard {
         slot.is_some()
     }
 
+    /// Takes an admission out of a key's log.
+    pub(super) fn strike(&mut self, key: u64, at: Micros, cost: u32) {
+        let Some(log) = self.logs.as_mut().and_then(|logs| logs.get_mut(&key)) else { return };
+        log.strike(at, cost);
+        let state = log.summary();
+        if let Some(slot) = self.find(key) {
+            self.set(slot, state);
+        }
+    }
+
     /// Gives memory back that a flood has left.
     pub(super) fn shrink(&mut self) {
         self.table.shrink();

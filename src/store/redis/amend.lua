@@ -6,7 +6,7 @@
 -- needs. The layer's cost is what was taken.
 
 local key, change = KEYS[1], ARGV[4]
-local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[3])
+local algorithm, flags, cost, _, a, b, c, d, e = unpack_bytes(LAYER, ARGV[3])
 local rare = rarely()
 
 -- What is known here of the limit may be old: a key never lives shorter for it.
@@ -54,7 +54,8 @@ function changes.leave()
   end
 end
 
--- An admission is counted by what it came to. Flag 4: the limit has other numbers by now; those rule
+-- An admission is counted by what it came to. What exceeds the reserve after its window is over counts in
+-- the current window; what is given back stays in its own. Flag 4: the limit has other numbers by now; those rule
 -- what has come back since, and only what it cost beyond what was reserved is added.
 local function settle(actual, at, counted)
   local raw = call('GET', key)
@@ -78,15 +79,22 @@ local function settle(actual, at, counted)
     local passed = floor(stamp / b) - floor(counted / b)
     if passed == 0 then
       used = applied(used, actual)
-    elseif passed == 1 then
+    elseif passed == 1 and actual <= cost then
       carry = applied(carry, actual)
+    elseif actual > cost then
+      used = min(used + actual - cost, MOST)
     else
       return
     end
   else
     local start, finish = window_of(algorithm, stamp, b, c, d, e)
-    if counted < start or counted >= finish then return end
-    used = applied(used, actual)
+    if counted >= start and counted < finish then
+      used = applied(used, actual)
+    elseif actual > cost then
+      used = min(used + actual - cost, MOST)
+    else
+      return
+    end
   end
   save(own_kind, stamp, used, carry)
 end

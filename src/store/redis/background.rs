@@ -311,7 +311,7 @@ impl Loop {
         // No limit's name begins so but for a hash, which is longer.
         let key = format!("{}:1:#probe", shared.options.prefix).into_bytes();
         let amendment =
-            Amendment { key: key.into(), layer: [0; 46], change: Change::Probe, done: None };
+            Amendment { key: key.into(), layer: [0; 50], change: Change::Probe, done: None };
         let call = Call::amend(&amendment, shared, now);
         let deadline = Instant::now() + shared.options.timeout;
         let _ = shared.noted(now, deadline, shared.run(&shared.scripts.amend, call, now)).await;

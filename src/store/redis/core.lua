@@ -6,7 +6,7 @@
 
 local BUCKET, FIXED, SLIDING, LOG, CONCURRENCY, LEAKY, CALENDAR = 0, 1, 2, 3, 4, 5, 6
 local STATE = '<BdI4I4'    -- kind, stamp, used, carry
-local LAYER = '<BBI4ddddd' -- algorithm, flags, cost, five numbers of the algorithm
+local LAYER = '<BBI4I4ddddd' -- algorithm, flags, cost, what of it is taken now, five numbers of the algorithm
 local MOST = 4294967295    -- tokens that a state can count
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local call, pack, unpack_bytes = redis.call, struct.pack, struct.unpack

@@ -40,7 +40,7 @@ end
 
 for i = 1, #KEYS do
   local key, raw = KEYS[i], raws[i]
-  local algorithm, flags, cost, a, b, c, d, e = unpack_bytes(LAYER, ARGV[i + 2])
+  local algorithm, flags, cost, taken, a, b, c, d, e = unpack_bytes(LAYER, ARGV[i + 2])
   local allowed
   if algorithm == LOG then
     rare = rare or rarely()
@@ -61,10 +61,13 @@ for i = 1, #KEYS do
     if kind ~= own_kind then used, carry = read_as(own_kind, kind, used, carry) end
     stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
     local room = room_of(algorithm, stamp, used, carry, a, b, c, d)
-    if flags >= 2 then cost = min(cost, room) end
+    if flags >= 2 then
+      cost = min(cost, room)
+      taken = cost
+    end
     allowed = cost <= room
     if allowed and cost > 0 then
-      used = used + cost
+      used = used + taken
       states[i] = pack(STATE, own_kind, stamp, used, carry)
       lives[i] = life(algorithm, stamp, used, a, b, c, d, e)
     end

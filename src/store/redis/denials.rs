@@ -134,6 +134,13 @@ impl Denials {
         }
     }
 
+    /// Forgets one counter: something was given back to it.
+    pub(super) fn forget(&self, key: u64) {
+        if self.len.load(Ordering::Relaxed) > 0 && self.shard(key).lock().remove(&key).is_some() {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets everybody.
     pub(super) fn clear(&self) {
         self.sweep(Micros::MAX);

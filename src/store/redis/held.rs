@@ -2,12 +2,17 @@
 //! costs that are not known yet.
 
 use super::background::{Amendment, Change};
-use super::{Flying, Shared, wire};
+use super::denials::skew;
+use super::script::Decide;
+use super::wire::Answer;
+use super::{Flying, Shared, Trouble, wire};
 use crate::clock::Micros;
-use crate::limit::Seen;
-use crate::store::{Charge, Hold, InStore, Settled};
+use crate::config::model::OnFailure;
+use crate::limit::{Kind, Seen, Verdict};
+use crate::store::{Charge, Hold, InStore, LimitId, NoMore, Settled, Subject};
 use std::collections::HashMap;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 impl Shared {
     /// What an admitted charge must give back, or settle.
@@ -23,17 +28,81 @@ impl Shared {
         if !charge.verdict.allowed || at_once || !(charge.settles || quota.holds()) {
             return None;
         }
+        Some(self.held(index, charge, skew, flight))
+    }
+
+    /// What a charge has taken.
+    fn held(&self, index: usize, charge: &Charge<'_>, skew: i64, flight: u64) -> Hold {
         let key = self.name_of(charge);
-        Some(Hold {
+        Hold {
             charge: index,
             limit: charge.limit,
             key: 0,
-            quota: quota.clone(),
+            quota: charge.quota.clone(),
             admitted: charge.verdict,
             overflow: false,
             granted: charge.granted,
+            on_failure: charge.on_failure,
             shared: Some(InStore { key, skew, flight }),
-        })
+        }
+    }
+
+    /// Charges more to an admitted request, if there is so much. While the store is away, the limit
+    /// does as its `on_failure` says: what passes is charged when the store is back.
+    pub(super) async fn extend(
+        &self,
+        hold: &mut Hold,
+        more: u32,
+        now: Micros,
+    ) -> Result<(), NoMore> {
+        let Some(InStore { key, .. }) = &hold.shared else { return Ok(()) };
+        if !self.is_in_force(hold, now) {
+            return Ok(self.extend_unasked(hold, more, now));
+        }
+        let mut command = Decide::new(1, "", self.own_time.then_some(now));
+        command.key().extend_from_slice(key);
+        command.layer(wire::layer(&hold.quota, 0, more, self.store_now(now)));
+        let run = self.run(&self.scripts.decide, command.finish(), now);
+        let reply = self.guarded(now, Instant::now() + self.options.timeout, run).await;
+        let any = Charge::new(LimitId(0), &hold.quota, Subject::EVERYONE);
+        let answer = reply.and_then(|reply| Answer::read(&reply, &[any]).ok_or(Trouble::Refused));
+        let Ok(Answer { now: at, admitted, before }) = answer else {
+            return match hold.on_failure {
+                OnFailure::Reject => Err(NoMore::Away),
+                OnFailure::Local | OnFailure::Allow => Ok(self.extend_unasked(hold, more, now)),
+            };
+        };
+        let Some(before) = before.first() else { return Err(NoMore::Away) };
+        let said = hold.quota.check(before, at, more).by_store();
+        if !admitted {
+            return Err(NoMore::Over(said));
+        }
+        hold.admitted = said;
+        Ok(())
+    }
+
+    /// Charges more without a decision.
+    fn extend_unasked(&self, hold: &mut Hold, more: u32, now: Micros) {
+        let none = Hold { admitted: hold.admitted.unasked(0), ..hold.clone() };
+        drop(self.settle(&none, more, now));
+        hold.admitted = hold.admitted.unasked(more);
+    }
+
+    /// Gives a charge back that was taken for nothing; the store is told in the background.
+    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+        self.denials.forget(self.key(charge));
+        let hold = self.held(0, charge, skew(charge.verdict.at, now), 0);
+        if charge.quota.can_settle() {
+            return self.settle(&hold, 0, now)?.verdict;
+        }
+        if charge.quota.kind() == Kind::Log {
+            let layer = wire::layer(charge.quota, 0, charge.verdict.cost, self.store_now(now));
+            let (key, change) = (self.name_of(charge), Change::Strike(charge.verdict.at));
+            self.queue.put(Amendment { key, layer, change, done: None });
+        } else if hold.is_queue() {
+            self.release(&hold);
+        }
+        None
     }
 
     /// The request is in flight from now on: this gateway says so as long as it is.

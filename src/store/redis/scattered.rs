@@ -80,7 +80,7 @@ impl Shared {
             Some(after) => Change::Undo(after),
             None => Change::Strike(verdict.at),
         };
-        let layer = wire::layer(quota, 0, charge.cost, self.store_now(now));
+        let layer = wire::layer(quota, 0, charge.taken(), self.store_now(now));
         self.queue.put(Amendment { key: self.name_of(charge), layer, change, done: None });
     }
 }

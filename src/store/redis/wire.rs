@@ -6,7 +6,7 @@ use crate::store::Charge;
 use smallvec::SmallVec;
 
 /// A layer as scripts read it: a quota with a cost.
-pub(super) type Layer = [u8; 46];
+pub(super) type Layer = [u8; 50];
 
 /// A state as it is stored.
 pub(super) type Stored = [u8; 17];
@@ -20,11 +20,17 @@ pub(super) const ELSEWHERE: u8 = 4;
 pub(super) const FLIGHT: Micros = 5_000_000;
 
 pub(super) fn layer(quota: &Quota, flags: u8, cost: u32, now: Micros) -> Layer {
+    layer_taking(quota, flags, cost, cost, now)
+}
+
+/// A layer that must have room for `cost`, and of which only `taken` is charged now.
+pub(super) fn layer_taking(quota: &Quota, flags: u8, cost: u32, taken: u32, now: Micros) -> Layer {
     let told = quota.told(now, FLIGHT);
-    let mut bytes = [0; 46];
+    let mut bytes = [0; 50];
     (bytes[0], bytes[1]) = (told.algorithm, flags);
     bytes[2..6].copy_from_slice(&cost.to_le_bytes());
-    for (place, number) in bytes[6..].chunks_exact_mut(8).zip(told.numbers) {
+    bytes[6..10].copy_from_slice(&taken.to_le_bytes());
+    for (place, number) in bytes[10..].chunks_exact_mut(8).zip(told.numbers) {
         place.copy_from_slice(&double(number));
     }
     bytes

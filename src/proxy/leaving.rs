@@ -1,0 +1,410 @@
+//! Requests whose client leaves before the answer ended.
+//!
+//! Where a limit settles its cost from the answer, or the request holds a permit, leaving must not make it
+//! cheaper: the gateway finishes the request on its own account, within bounds, and only then settles and
+//! releases.
+//!
+//! ```text
+//! handle ─► Owned(future of the request) ── client leaves ──► Worker::leavers ─► a task of its own
+//!               │ Custody: what must be completed                  Decision: the store's answer
+//!               │                                                  Answer: the backend's answer
+//! respond ─► Body ───────────────────────── client leaves ──► the rest of the body is read
+//! ```
+//!
+//! A request that owes nothing is dropped where it stands, which breaks off its backend's work at once.
+
+use super::accept::Peer;
+use super::body::Relayed;
+use super::exchange::Exchange;
+use super::forward;
+use super::refusal::Refusal;
+use super::relay::Answer;
+use super::respond;
+use crate::config::model::OnLeave;
+use crate::incoming::Incoming;
+use crate::worker::Worker;
+use http::Request;
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+/// How long an answer is read on for a client that left, and how much of it.
+const LONGEST: Duration = Duration::from_secs(30);
+const MOST_BYTES: u64 = 1 << 20;
+
+/// How many such requests there may be at a time in this process, and for one address.
+const MOST: usize = 1000;
+const MOST_PER_ADDRESS: usize = MOST / 10;
+
+/// How long permits stay taken after a request was broken off: the backend has to notice.
+const AFTERWARDS: Duration = Duration::from_secs(1);
+
+/// A client that takes nothing of an answer for this long has left.
+pub(super) const STALLED: Duration = Duration::from_secs(30);
+
+/// What a request has begun and must complete, whether its client stays or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Obligation {
+    /// Nothing: it can be dropped.
+    #[default]
+    Nothing,
+    /// A shared store is deciding: what it charges must be known.
+    Decision,
+    /// A backend has the request.
+    Answer,
+}
+
+/// What is known of a request outside of its future.
+#[derive(Debug)]
+pub(super) struct Custody {
+    worker: Rc<Worker>,
+    peer: Rc<Peer>,
+    address: IpAddr,
+    obligation: Cell<Obligation>,
+    on_leave: Cell<OnLeave>,
+    /// The client has left.
+    left: Cell<bool>,
+    /// The request was broken off: its permits stay taken for a moment.
+    broken_off: Cell<bool>,
+}
+
+/// A request whose backend has answered, or which was refused.
+pub(super) struct Finished {
+    pub(super) exchange: Box<Exchange>,
+    pub(super) request: Option<Request<Incoming>>,
+    pub(super) outcome: Result<Answer, Refusal>,
+}
+
+type Work = Pin<Box<dyn Future<Output = Finished>>>;
+
+/// The future of a request that outlives its client.
+pub(super) struct Owned {
+    work: Option<Work>,
+    custody: Rc<Custody>,
+}
+
+impl Custody {
+    pub(super) fn new(exchange: &Exchange) -> Rc<Self> {
+        Rc::new(Self {
+            worker: Rc::clone(&exchange.worker),
+            peer: Rc::clone(&exchange.peer),
+            address: exchange.origin.counted,
+            obligation: Cell::default(),
+            on_leave: Cell::new(exchange.on_leave()),
+            left: Cell::new(false),
+            broken_off: Cell::new(false),
+        })
+    }
+
+    pub(super) fn owes(&self, obligation: Obligation) {
+        self.obligation.set(obligation);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left.get()
+    }
+
+    /// Where the request is going, once that is known.
+    pub(super) fn on_leave(&self, on_leave: OnLeave) {
+        self.on_leave.set(on_leave);
+    }
+
+    /// The decision is known. A client that left meanwhile is not served: the future is dropped.
+    pub(super) async fn decided(&self) {
+        self.obligation.set(Obligation::Nothing);
+        if self.left.get() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The client leaves: its connection has nothing to wait for any more.
+    fn leave(&self) {
+        self.left.set(true);
+        self.peer.activity.request_ended();
+    }
+
+    /// Whether the request was broken off, so that its permits stay taken for a moment.
+    pub(super) fn is_broken_off(&self) -> bool {
+        self.broken_off.get()
+    }
+
+    /// Keeps a permit of a request that was broken off for a moment longer.
+    pub(super) fn keep<P: 'static>(&self, permit: P) {
+        let deadlines = Rc::clone(&self.worker.deadlines);
+        self.worker.leavers.push(Box::pin(async move {
+            let _ = deadlines.within(AFTERWARDS, std::future::pending::<()>()).await;
+            drop(permit);
+        }));
+    }
+}
+
+/// Decides, if that is still to be done, and asks a backend, whether the client stays or not. A client
+/// whose own deadline is over has left: `None`.
+pub(super) async fn own(
+    mut exchange: Box<Exchange>,
+    mut request: Option<Request<Incoming>>,
+    arrived: Option<Result<(), Refusal>>,
+) -> Option<Finished> {
+    let custody = Custody::new(&exchange);
+    exchange.give_into(&custody);
+    let limit = request.as_ref().and_then(|request| forward::hurry(&exchange, request.headers()));
+    let work = Box::pin(async move {
+        let decided = match arrived {
+            Some(arrived) => super::decide(&mut exchange, &request, arrived).await,
+            None => Ok(()),
+        };
+        let outcome = match decided {
+            Ok(()) => super::forward(&mut exchange, &mut request).await,
+            Err(refusal) => Err(refusal),
+        };
+        Finished { exchange, request, outcome }
+    });
+    let mut owned = Owned { work: Some(work), custody };
+    let Some(limit) = limit else { return Some(owned.await) };
+    let deadlines = Rc::clone(&owned.custody.worker.deadlines);
+    deadlines.within(limit, &mut owned).await.ok()
+}
+
+impl Future for Owned {
+    type Output = Finished;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
+        let Some(work) = &mut self.work else { return Poll::Pending };
+        let finished = ready!(work.as_mut().poll(cx));
+        self.work = None;
+        Poll::Ready(finished)
+    }
+}
+
+/// The client left. What must be completed is completed by a task of its own.
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        let custody = Rc::clone(&self.custody);
+        if custody.obligation.get() != Obligation::Nothing {
+            custody.leave();
+            let worker = Rc::clone(&custody.worker);
+            worker.leavers.push(Box::pin(complete(custody, work)));
+        }
+    }
+}
+
+/// The client of an answer that is being passed on left: the rest of it is read.
+pub(super) fn read_on(mut rest: Box<Relayed>, custody: Rc<Custody>) {
+    custody.leave();
+    let worker = Rc::clone(&custody.worker);
+    worker.leavers.push(Box::pin(async move {
+        if let Some(_slot) = Slot::take(&custody) {
+            let _ = custody.worker.deadlines.within(LONGEST, drain(&mut rest)).await;
+        }
+        // What did not come to its end is broken off.
+        custody.broken_off.set(!rest.is_over());
+    }));
+}
+
+/// Completes a request without its client.
+async fn complete(custody: Rc<Custody>, mut work: Work) {
+    // A decision that is known leaves no obligation: the future gives back what was taken.
+    let owes_an_answer = poll_fn(|cx| {
+        let decided = match custody.obligation.get() {
+            Obligation::Decision => work.as_mut().poll(cx).map(|_| ()),
+            Obligation::Nothing | Obligation::Answer => Poll::Ready(()),
+        };
+        match (decided, custody.obligation.get()) {
+            (Poll::Pending, Obligation::Decision) => Poll::Pending,
+            (_, obligation) => Poll::Ready(obligation == Obligation::Answer),
+        }
+    });
+    if !owes_an_answer.await {
+        return;
+    }
+    let slot = Slot::take(&custody);
+    let mut reading = Box::pin(async { finish(work.as_mut().await, &custody).await });
+    let limit = if slot.is_some() { LONGEST } else { Duration::ZERO };
+    let deadline = custody.worker.deadlines.register();
+    deadline.set(limit);
+    let read = slot.is_some() && deadline.guard(&mut reading).await.is_ok();
+    if !read {
+        custody.broken_off.set(true);
+    }
+    drop(reading);
+}
+
+/// Reads an answer that no client waits for, and settles by it.
+async fn finish(finished: Finished, custody: &Custody) {
+    let Finished { mut exchange, outcome, .. } = finished;
+    match outcome {
+        Err(refusal) => drop(exchange.settle(refusal.end(exchange.was_sent()))),
+        Ok(answer) => {
+            if let Some(mut rest) = respond::unheard(exchange, answer).take() {
+                drain(&mut rest).await;
+                custody.broken_off.set(!rest.is_over());
+            }
+        }
+    }
+}
+
+/// Reads a body to its end, or to its bound.
+async fn drain(rest: &mut Relayed) {
+    let before = rest.received();
+    poll_fn(|cx| {
+        loop {
+            match rest.poll_next(cx) {
+                Poll::Ready(Some(Ok(_))) if rest.received() - before < MOST_BYTES => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+}
+
+/// A place among the requests that are finished without their clients.
+struct Slot {
+    all: Arc<Leaving>,
+    address: IpAddr,
+}
+
+impl Slot {
+    /// `None` if such requests are broken off, or if there are too many of them.
+    fn take(custody: &Custody) -> Option<Self> {
+        let gateway = &custody.worker.gateway;
+        let (all, address) = (Arc::clone(&gateway.leaving), custody.address);
+        let taken = custody.on_leave.get() == OnLeave::Finish && all.enter(address);
+        let counter = &gateway.metrics.clients_left;
+        if taken {
+            counter.finished.increment()
+        } else {
+            counter.cancelled.increment()
+        }
+        taken.then_some(Self { all, address })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.all.leave(self.address);
+    }
+}
+
+/// The requests of this process that are finished without their clients, by address.
+#[derive(Debug, Default)]
+pub struct Leaving(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl Leaving {
+    fn enter(&self, address: IpAddr) -> bool {
+        let counts = &mut *self.0.lock();
+        let here = counts.by_address.entry(address).or_default();
+        if counts.all >= MOST || *here >= MOST_PER_ADDRESS {
+            if *here == 0 {
+                counts.by_address.remove(&address);
+            }
+            return false;
+        }
+        *here += 1;
+        counts.all += 1;
+        true
+    }
+
+    fn leave(&self, address: IpAddr) {
+        let counts = &mut *self.0.lock();
+        counts.all -= 1;
+        if let Some(here) = counts.by_address.get_mut(&address) {
+            *here -= 1;
+            if *here == 0 {
+                counts.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.lock().all
+    }
+}
+
+/// What a worker still has to do for clients that left.
+#[derive(Debug, Default)]
+pub struct Leavers {
+    /// The worker has ended: nothing runs any more.
+    closed: Cell<bool>,
+    waiting: RefCell<Vec<Task>>,
+    running: Rc<Cell<usize>>,
+    notify: Notify,
+}
+
+struct Task(Pin<Box<dyn Future<Output = ()>>>);
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl Leavers {
+    /// May be called where no task can be spawned: in a `Drop`.
+    fn push(&self, work: Pin<Box<dyn Future<Output = ()>>>) {
+        if self.closed.get() {
+            return;
+        }
+        self.waiting.borrow_mut().push(Task(work));
+        self.notify.notify_one();
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_empty(&self) -> bool {
+        self.running.get() == 0 && self.waiting.borrow().is_empty()
+    }
+
+    /// Drops what is waiting, and all that would still come.
+    pub fn close(&self) {
+        self.closed.set(true);
+        while !self.waiting.borrow().is_empty() {
+            drop(self.waiting.take());
+        }
+    }
+
+    /// Gives each of them a task, for as long as the worker runs.
+    pub async fn run(&self) {
+        loop {
+            self.notify.notified().await;
+            for Task(work) in self.waiting.take() {
+                let running = Running::new(&self.running);
+                spawn_local(async move {
+                    work.await;
+                    drop(running);
+                });
+            }
+        }
+    }
+}
+
+struct Running(Rc<Cell<usize>>);
+
+impl Running {
+    fn new(count: &Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
