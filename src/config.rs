@@ -159,8 +159,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let mut names = Names::of(shared_store.as_ref());
     let limits = limits::read_all(fields.get("limits"), "all", &callers, &mut names, cx);
     let upstreams = upstreams::read_all(&fields, cx);
-    if let (Some(admin), Some(node)) = (&admin, fields.get("upstreams")) {
-        edge::keep_callers_out(admin, &upstreams, node, cx);
+    if let Some(node) = fields.get("upstreams") {
+        let listen = listen.as_deref().unwrap_or_default();
+        edge::refuse_loops(admin.as_ref(), listen, &upstreams, node, cx);
     }
     let server: model::Server = fields.read("server", cx).unwrap_or_default();
     let shared = routes::Shared {

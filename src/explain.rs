@@ -3,7 +3,7 @@
 //! charged.
 
 use crate::clock::Micros;
-use crate::config::model::{Attribute, Host, PathPattern, Route};
+use crate::config::model::{AddressSource, Attribute, Host, PathPattern, Route};
 use crate::proxy::address::{self, Origin, cut, is_in};
 use crate::proxy::claims::{Known, Parts, Silent, apply};
 use crate::proxy::destination::Destination;
@@ -11,7 +11,7 @@ use crate::proxy::identify::{Beholder, Caller, satisfy};
 use crate::proxy::refusal::Refusal;
 use crate::snapshot::{Found, Limit, Mismatch, Snapshot, why_not};
 use crate::store::{Part, Subject};
-use http::header::{CONTENT_LENGTH, FORWARDED};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request};
 use std::net::IpAddr;
 
@@ -162,29 +162,22 @@ fn told(refusal: &Refusal) -> (u16, String) {
 /// The caller's address, and how it comes about.
 fn derive(given: &Given<'_>, headers: &HeaderMap, trusted: bool) -> (Origin, String) {
     let identity = &given.snapshot.identity;
-    let names = ["x-forwarded-for", FORWARDED.as_str()];
-    let said: Vec<&str> = names.into_iter().filter(|name| headers.contains_key(*name)).collect();
-    let peer = given.peer;
-    let ip = if trusted && !said.is_empty() {
-        address::forwarded(peer, headers, &identity.trusted_proxies)
-    } else {
-        peer
-    };
-    let how = match (said.is_empty(), trusted) {
-        (true, false) => "the peer's own".to_owned(),
-        (true, true) => "the peer's own: a trusted proxy that names nobody".to_owned(),
-        (false, false) => format!(
-            "the peer's own: it is not in trusted_proxies, so {} does not count",
-            said.join(" and ")
-        ),
-        (false, true) if ip == peer => format!(
-            "the peer's own: a trusted proxy, but {} names nobody else, cannot be read, or \
-             contradicts itself",
-            said.join(" and ")
-        ),
-        (false, true) => {
-            format!("the last in {} that is no trusted proxy; {peer} is one", said.join(" and "))
+    let (peer, name) = (given.peer, identity.client_ip.name());
+    let said = headers.contains_key(name);
+    let ip = if trusted && said { address::forwarded(peer, headers, identity) } else { peer };
+    let how = match (said, trusted) {
+        (false, false) => "the peer's own".to_owned(),
+        (false, true) => format!("the peer's own: a trusted proxy that sends no {name}"),
+        (true, false) => {
+            format!("the peer's own: it is not in trusted_proxies, so {name} does not count")
         }
+        (true, true) if ip == peer => {
+            format!("the peer's own: a trusted proxy, but {name} names no other address, or cannot be read")
+        }
+        (true, true) => match &identity.client_ip {
+            AddressSource::Header(_) => format!("{name}, sent by the trusted proxy {peer}"),
+            _ => format!("the last in {name} that is no trusted proxy; {peer} is one"),
+        },
     };
     let counted = cut(ip, identity.ipv6_prefix);
     let how = if counted == ip {

@@ -9,8 +9,9 @@ use crate::lines::Lines;
 use crate::metrics::{EndpointReading, Metrics, Process, Readings, StoreMetrics};
 use crate::overload::gate::Reading;
 use crate::overload::memory::Memory as MemoryUse;
-use crate::overrides::{Ban, Keeper, Overrides};
+use crate::overrides::{Ban, Bans, Keeper, Overrides};
 use crate::proxy::leaving::Leaving;
+use crate::proxy::via::Via;
 use crate::saved::{self, Moment};
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
@@ -61,6 +62,8 @@ pub struct Gateway {
     pub access_log: Lines,
     /// Connections by address.
     pub connections: Connections,
+    /// What this process is called in `Via`.
+    pub via: Via,
     /// Requests that are finished without their clients.
     pub leaving: Arc<Leaving>,
     /// Where endpoints are that have names.
@@ -130,9 +133,13 @@ impl Gateway {
         let names = Arc::new(Names::new(resolver));
         names.learn(&config.upstreams);
         let metrics = Metrics::new(workers);
-        let overrides = Arc::new(Overrides::new(clock.clone()));
+        let (counters, bans) = match config.shared {
+            None => remembered(&config, clock.now(), &metrics),
+            Some(_) => (Memory::new(0), Bans::default()),
+        };
+        let overrides = Arc::new(Overrides::new(clock.clone(), bans));
         let store = match config.shared.clone() {
-            None => Store::Memory(remembered(&config, clock.now(), &overrides, &metrics)),
+            None => Store::Memory(counters),
             Some(shared) => {
                 let new = || Arc::new(StoreMetrics::new(workers));
                 let counters = Arc::clone(metrics.store.get_or_init(new));
@@ -143,9 +150,16 @@ impl Gateway {
         };
         keep(&overrides, &config, store.is_shared());
         let shared = config.shared.clone();
-        let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
+        let lasting = Lasting {
+            store: &store,
+            bans: &overrides.bans,
+            metrics: &metrics,
+            names: &names,
+            previous: None,
+        };
         let snapshot = Snapshot::build(config, clock.now(), lasting);
         store.adopt(snapshot.registry(&overrides.grants.stricter()));
+        overrides.bans.adopt(snapshot.penalties());
         let access_log = Lines::new(workers, log, Arc::clone(&metrics.log_lines_dropped));
         let generation = AtomicU64::new(snapshot.generation);
         let snapshot = ArcSwap::from_pointee(snapshot);
@@ -163,6 +177,7 @@ impl Gateway {
             last_reload: Mutex::default(),
             access_log,
             connections: Connections::default(),
+            via: Via::new(),
             leaving: Arc::default(),
             names,
             changed: Notify::new(),
@@ -211,6 +226,7 @@ impl Gateway {
         let previous = self.snapshot.load();
         let lasting = Lasting {
             store: &self.store,
+            bans: &self.overrides.bans,
             metrics: &self.metrics,
             names: &self.names,
             previous: Some(&previous),
@@ -223,6 +239,7 @@ impl Gateway {
             );
         }
         self.store.adopt(next.registry(&self.overrides.grants.stricter()));
+        self.overrides.bans.adopt(next.penalties());
         let generation = next.generation;
         self.snapshot.store(Arc::new(next));
         self.generation.store(generation, Ordering::Release);
@@ -413,7 +430,7 @@ impl Gateway {
 
 /// What was used and who was banned before a restart, as far as it was saved. A file that cannot be
 /// read is said and not used: a gateway that does not start would be worse.
-fn remembered(config: &Config, now: Micros, overrides: &Overrides, metrics: &Metrics) -> Memory {
+fn remembered(config: &Config, now: Micros, metrics: &Metrics) -> (Memory, Bans) {
     let path = config.saved.as_ref().map(|saved| saved.path.as_path());
     match path.map(|path| saved::read(path, config.max_keys, now)) {
         None | Some(Ok(None)) => (),
@@ -421,9 +438,9 @@ fn remembered(config: &Config, now: Micros, overrides: &Overrides, metrics: &Met
             tracing::info!("{} counters go on from before the restart", memory.keys());
             for ban in bans.list(now) {
                 let metrics = Some(metrics.limit(ban.why.limit(), ""));
-                overrides.bans.add(Ban { metrics, ..Ban::clone(&ban) }, now);
+                bans.add(Ban { metrics, ..Ban::clone(&ban) }, now);
             }
-            return memory;
+            return (memory, bans);
         }
         Some(Err(error)) => {
             let path = path.unwrap_or(Path::new(""));
@@ -435,7 +452,7 @@ fn remembered(config: &Config, now: Micros, overrides: &Overrides, metrics: &Met
             }
         }
     }
-    Memory::new(config.max_keys)
+    (Memory::new(config.max_keys), Bans::default())
 }
 
 /// Has bans and grants survive a restart, in the store that is in use or in a file. What cannot be read

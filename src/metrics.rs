@@ -151,6 +151,8 @@ pub struct Decisions {
     pub rejected: Counter,
     /// Requests it would have rejected, were it not a shadow.
     pub shadow_rejected: Counter,
+    /// Requests whose caller it would have banned, were it not a shadow.
+    pub shadow_banned: Counter,
     /// Requests of callers that no limit applies to.
     pub exempt: Counter,
     /// Requests that passed without the word of a shared store.
@@ -190,8 +192,15 @@ impl LimitMetrics {
     }
 
     /// What verdicts are called.
-    pub const VERDICTS: [&'static str; 6] =
-        ["allowed", "rejected", "shadow_rejected", "exempt", "degraded", "banned"];
+    pub const VERDICTS: [&'static str; 7] = [
+        "allowed",
+        "rejected",
+        "shadow_rejected",
+        "shadow_banned",
+        "exempt",
+        "degraded",
+        "banned",
+    ];
 
     /// A worker's part.
     #[inline]
@@ -200,13 +209,14 @@ impl LimitMetrics {
     }
 
     /// How many decisions there were, by verdict, in the order of their names.
-    pub fn verdicts(&self) -> [u64; 6] {
-        let mut all = [0; 6];
+    pub fn verdicts(&self) -> [u64; 7] {
+        let mut all = [0; 7];
         for part in self.decisions.iter() {
             let counters = [
                 &part.allowed,
                 &part.rejected,
                 &part.shadow_rejected,
+                &part.shadow_banned,
                 &part.exempt,
                 &part.degraded,
                 &part.banned,
@@ -426,10 +436,12 @@ pub enum Refused {
     NotTaken,
     /// An HTTP/2 connection was busy with frames that ask for nothing.
     Flood,
+    /// The request had been here already.
+    Loop,
 }
 
 impl Refused {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "too_many_connections",
         "too_many_connections_per_ip",
         "handshake",
@@ -441,6 +453,7 @@ impl Refused {
         "body_timeout",
         "not_taken",
         "flood",
+        "loop",
     ];
 }
 

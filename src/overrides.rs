@@ -63,10 +63,10 @@ pub enum Keeper {
 }
 
 impl Overrides {
-    /// Nothing has been said yet.
-    pub fn new(clock: Clock) -> Self {
+    /// No grants, and bans for ignored rejects from before a restart.
+    pub fn new(clock: Clock, bans: Bans) -> Self {
         Self {
-            bans: Bans::default(),
+            bans,
             grants: Grants::default(),
             clock,
             book: Mutex::default(),
@@ -261,11 +261,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("overrides.json");
         let clock = Clock::manual(1000);
-        let first = Overrides::new(clock.clone());
+        let first = Overrides::new(clock.clone(), Bans::default());
         first.keep(Keeper::File(path.clone())).unwrap();
         first.act(act(What::Ban, 1000, 5000)).unwrap();
         first.act(act(What::Grant, 1000, 3000)).unwrap();
-        let second = Overrides::new(clock.clone());
+        let second = Overrides::new(clock.clone(), Bans::default());
         second.keep(Keeper::File(path.clone())).unwrap();
         assert_eq!(second.bans.find(IP, 1000).unwrap().until, 5000);
         assert_eq!(second.grants.factor(&[IP], "x", 1000), Some(2.0));
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn what_one_gateway_says_holds_on_the_others() {
         let clock = Clock::manual(1000);
-        let (here, there) = (Overrides::new(clock.clone()), Overrides::new(clock));
+        let (here, there) = (Overrides::new(clock.clone(), Bans::default()), Overrides::new(clock, Bans::default()));
         here.keep(Keeper::Store).unwrap();
         there.keep(Keeper::Store).unwrap();
         here.act(act(What::Ban, 1000, 5000)).unwrap();
@@ -316,7 +316,7 @@ mod tests {
         // Whoever was forgiven once and is banned since is banned, in whatever order it is heard.
         here.act(act(What::Lift, 1000, 5000)).unwrap();
         here.act(act(What::Ban, 1500, 5000)).unwrap();
-        let newcomer = Overrides::new(Clock::manual(1500));
+        let newcomer = Overrides::new(Clock::manual(1500), Bans::default());
         newcomer.adopt(&hear(&here));
         assert!(newcomer.bans.find(IP, 1500).is_some());
         // A store that forgets is told again what it does not know.

@@ -102,6 +102,50 @@ fn decode(path: &str) -> Result<String, PathError> {
     Ok(out)
 }
 
+/// The path as routes match it: without the parameters that segments have behind a `;`, which servers
+/// take off as well before they pick a handler. It is forwarded with them.
+pub fn without_parameters(path: &str) -> Cow<'_, str> {
+    if memchr::memchr(b';', path.as_bytes()).is_none() {
+        return Cow::Borrowed(path);
+    }
+    let mut out = String::with_capacity(path.len());
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let name = name_of(segment);
+        // A segment of parameters alone leaves a doubled slash, which counts as one.
+        if !name.is_empty() || segments.peek().is_none() {
+            out.push('/');
+            out.push_str(name);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// What is left of a path behind a prefix that it was matched by.
+pub fn strip_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    if memchr::memchr(b';', path.as_bytes()).is_none() {
+        return path.strip_prefix(prefix);
+    }
+    let mut rest = path;
+    for wanted in prefix.split('/').skip(1) {
+        loop {
+            let segment = rest.strip_prefix('/')?;
+            let (segment, behind) = segment.split_at(segment.find('/').unwrap_or(segment.len()));
+            rest = behind;
+            match name_of(segment) {
+                "" => {}
+                name if name == wanted => break,
+                _ => return None,
+            }
+        }
+    }
+    Some(rest)
+}
+
+fn name_of(segment: &str) -> &str {
+    segment.split_once(';').map_or(segment, |(name, _)| name)
+}
+
 fn hex(digit: u8) -> Result<u8, PathError> {
     match digit {
         b'0'..=b'9' => Ok(digit - b'0'),
@@ -169,7 +213,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn parameters_of_segments_are_left_out_of_matching() {
+        let cases = [
+            ("/login", "/login"),
+            ("/login;x=1", "/login"),
+            ("/login;", "/login"),
+            ("/a;b=c/d;e", "/a/d"),
+            ("/;x/login", "/login"),
+            ("/login/;x", "/login/"),
+            ("/;x", "/"),
+            ("/login%3Bx", "/login%3Bx"),
+        ];
+        for (path, matched) in cases {
+            assert_eq!(without_parameters(path), matched, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_stripped_with_the_parameters_of_its_segments() {
+        let cases = [
+            ("/api/v1/x", "/api/v1", Some("/x")),
+            ("/api;a=1/v1;b/x;c=2", "/api/v1", Some("/x;c=2")),
+            ("/;q/api/v1", "/api/v1", Some("")),
+            ("/api;a/v1;b", "/api/v1", Some("")),
+            ("/api;a/v2", "/api/v1", None),
+            ("/apis;a", "/api", None),
+        ];
+        for (path, prefix, rest) in cases {
+            assert_eq!(strip_prefix(path, prefix), rest, "{path}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_path_matches_as_a_server_that_cuts_parameters_reads_it(path in "/[a-c./;%246eE~-]{0,24}") {
+            if let Ok(path) = normalise(&path) {
+                let matched = without_parameters(&path);
+                let cut: Vec<&str> = path.split('/').map(|s| s.split(';').next().unwrap()).collect();
+                let read = normalise(&cut.join("/")).unwrap().into_owned();
+                prop_assert_eq!(matched.as_ref(), read.as_str());
+            }
+        }
+
         #[test]
         fn normalising_twice_changes_nothing(path in "/[a-c./%246eEfF~-]{0,24}") {
             if let Ok(once) = normalise(&path) {

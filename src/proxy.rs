@@ -27,6 +27,7 @@ pub mod relay;
 pub mod respond;
 pub(crate) mod settle;
 mod tunnel;
+pub mod via;
 mod watched;
 
 use crate::incoming::Incoming;
@@ -38,6 +39,7 @@ use destination::Destination;
 use exchange::Exchange;
 use http::{Request, Response, Uri};
 use judge::Purpose;
+use present::Present;
 use refusal::Refusal;
 use relay::Answer;
 use std::convert::Infallible;
@@ -101,7 +103,7 @@ async fn screen(
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     exchange.origin = address::origin(exchange, head.headers());
     exchange.note_headers(head.headers());
-    early_denial::address(exchange)?;
+    early_denial::address(exchange, head)?;
     let mut arrived = arrive(exchange, head);
     if in_flight::is_at_stake(exchange) {
         in_flight::early(exchange)?;
@@ -169,6 +171,9 @@ fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Re
     }
     if target_length(request.uri()) > exchange.snapshot().server.max_uri_bytes {
         return Err(Refusal::UriTooLong);
+    }
+    if exchange.present.has(Present::VIA) && exchange.worker.gateway.via.is_in(request.headers()) {
+        return Err(Refusal::Loop);
     }
     if exchange.peer.inbound.get().is_garbled() {
         return Err(Refusal::Malformed("the chunks can be read in two ways"));

@@ -1,7 +1,8 @@
 //! What a restart must not forgive, in a file: the memory store's counters, and bans.
 //!
 //! ```text
-//! "sluice counters 1\n" · now, by both clocks · counters (store/memory/saved.rs) · bans
+//! "sluice counters 2\n" · now, by both clocks · counters (store/memory/saved.rs) · rejects, likewise
+//! · bans
 //! · SHA-256 of all before it
 //! ```
 //!
@@ -19,7 +20,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const MAGIC: &[u8] = b"sluice counters 1\n";
+const MAGIC: &[u8] = b"sluice counters 2\n";
+/// The version before, without rejects.
+const BEFORE: &[u8] = b"sluice counters 1\n";
 const SUM: usize = 32;
 
 /// Why a file cannot be used.
@@ -106,6 +109,7 @@ fn write_to(file: &File, store: &Memory, bans: &Bans, moment: Moment) -> io::Res
     out.write_all(&moment.now.to_le_bytes())?;
     out.write_all(&moment.wall.to_le_bytes())?;
     store.save(&mut out)?;
+    bans.rejects().save(&mut out)?;
     out.write_all(&encode(&bans.list(moment.now)))?;
     let Summing { mut out, sum } = out;
     out.write_all(sum.finish().as_ref())?;
@@ -133,7 +137,8 @@ pub fn read(
 }
 
 fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), Damaged> {
-    if !bytes.starts_with(MAGIC) {
+    let has_rejects = bytes.starts_with(MAGIC);
+    if !has_rejects && !bytes.starts_with(BEFORE) {
         return Err(Damaged("it does not begin as such a file does"));
     }
     let (content, sum) = bytes.split_at(bytes.len().saturating_sub(SUM).max(MAGIC.len()));
@@ -144,7 +149,11 @@ fn decode(bytes: &[u8], max_keys: usize, now: Micros) -> Result<(Memory, Bans), 
     let saved = Moment { now: from.u64()?, wall: from.u64()? };
     let times = Times::new(saved, now);
     let memory = Memory::load(max_keys, times, &mut from)?;
-    let bans = Bans::default();
+    let bans = if has_rejects {
+        Bans::with(Memory::load(max_keys, times, &mut from)?)
+    } else {
+        Bans::default()
+    };
     for _ in 0..from.u32()? {
         let (caller, limit) = (from.text()?, from.text()?.into());
         let until = times.later(from.u64()?);

@@ -14,7 +14,8 @@ use crate::config::model::{
 use crate::limit::Quota;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::overload::gate::Gate;
-use crate::store::{LimitId, REJECTS, Registry, Store};
+use crate::overrides::Bans;
+use crate::store::{LimitId, Registry, Store};
 use crate::told;
 use crate::upstream::Upstream;
 use crate::upstream::names::Names;
@@ -155,7 +156,7 @@ pub struct Limit {
 /// A ban for callers who ignore rejects.
 #[derive(Debug)]
 pub struct Penalty {
-    /// Whose counters in the store: rejects are counted as requests are.
+    /// Under which number rejects are counted.
     pub id: LimitId,
     /// How many rejects are tolerated.
     pub tolerated: Quota,
@@ -164,7 +165,8 @@ pub struct Penalty {
 }
 
 impl Limit {
-    fn new(limit: &model::Limit, plans: &[model::Plan], store: &Store, metrics: &Metrics) -> Self {
+    fn new(limit: &model::Limit, plans: &[model::Plan], lasting: Lasting<'_>) -> Self {
+        let Lasting { store, metrics, .. } = lasting;
         let (quotas, by_plan): (Box<[Quota]>, bool) = match &limit.quotas {
             Quotas::Fixed(quota) => ([quota.clone()].into(), false),
             Quotas::ByPlan(quotas) => (quotas.as_slice().into(), true),
@@ -197,7 +199,7 @@ impl Limit {
             },
             algorithm: limit.algorithm,
             penalty: limit.penalty.as_ref().map(|penalty| Penalty {
-                id: store.limit_id(&format!("{}{REJECTS}", limit.name)),
+                id: lasting.bans.limit_id(&limit.name),
                 tolerated: penalty.tolerated.clone(),
                 lasts: micros(penalty.lasts),
             }),
@@ -301,6 +303,8 @@ impl std::ops::Deref for Limits {
 pub struct Lasting<'a> {
     /// Gives limits their numbers.
     pub store: &'a Store,
+    /// Counts rejects, and gives limits their numbers for that.
+    pub bans: &'a Bans,
     /// Gives routes and limits their counters.
     pub metrics: &'a Metrics,
     /// Knows where names are.
@@ -312,9 +316,8 @@ pub struct Lasting<'a> {
 impl Snapshot {
     /// Builds the next generation.
     pub fn build(config: Config, loaded_at: Micros, lasting: Lasting<'_>) -> Self {
-        let limit = |limit: &model::Limit| {
-            Arc::new(Limit::new(limit, &config.plans, lasting.store, lasting.metrics))
-        };
+        let limit =
+            |limit: &model::Limit| Arc::new(Limit::new(limit, &config.plans, lasting));
         let guards: Vec<Arc<Limit>> = config.limits.iter().map(limit).collect();
         let router = Router::new(&config.routes);
         let upstreams = upstreams(&config, lasting);
@@ -397,17 +400,21 @@ impl Snapshot {
     /// What the store must know of the limits. Some callers may have less than they say, by these
     /// factors.
     pub fn registry(&self, stricter: &[f64]) -> Registry {
-        let counters = self.limits().flat_map(|limit| {
-            let penalty = limit.penalty.as_ref();
-            let rejects = penalty.map(|p| (p.id, Box::from([p.tolerated.clone()])));
+        let counters = self.limits().map(|limit| {
             let cost = limit.cost.up_front();
             let less = limit.quotas.iter().flat_map(|quota| {
                 stricter.iter().filter_map(move |factor| quota.times(*factor, cost))
             });
             let quotas = limit.quotas.iter().chain(&limit.shards).cloned().chain(less).collect();
-            std::iter::once((limit.id, quotas)).chain(rejects)
+            (limit.id, quotas)
         });
         counters.collect()
+    }
+
+    /// For which limits rejects are counted, and how many are tolerated.
+    pub fn penalties(&self) -> Registry {
+        let penalties = self.limits().filter_map(|limit| limit.penalty.as_ref());
+        penalties.map(|penalty| (penalty.id, [penalty.tolerated.clone()].into())).collect()
     }
 
     /// The plan a token names; `None` when nobody defined it.

@@ -22,9 +22,6 @@ pub use self::redis::{Redis, on_worker};
 pub use key::{Part, Subject};
 pub use memory::{Memory, Registry};
 
-/// How the name of a limit's counters of rejects ends.
-pub(crate) const REJECTS: &str = "\u{0}rejects";
-
 /// A limit's number for as long as the process lives. It belongs to the limit's name, so that an
 /// edited rate keeps its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

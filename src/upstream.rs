@@ -35,7 +35,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use endpoint::{Endpoint, InFlight};
+pub use endpoint::{Endpoint, InFlight, Witness};
 
 /// A backend.
 #[derive(Debug)]
@@ -165,10 +165,14 @@ impl Upstream {
     /// A request to one of its endpoints failed: one too many in a row, and it is left alone for a
     /// while. Never the last one; and one that can be reached only if enough others stay, because a
     /// fault that all of them have is not mended by asking fewer.
-    pub fn failed(&self, endpoint: &Endpoint, fault: Fault, now: Micros) {
+    pub fn failed(&self, endpoint: &Endpoint, fault: Fault, caller: u64, now: Micros) {
         self.metrics.faults[fault as usize].increment();
         let Some(eject) = &self.config.eject else { return };
-        if !endpoint.failed(now, eject) {
+        let witness = match fault {
+            Fault::Unreachable => Witness::Any,
+            _ => Witness::Caller(caller),
+        };
+        if !endpoint.failed(now, witness, eject) {
             return;
         }
         let _turn = self.changing.lock();
@@ -278,7 +282,7 @@ mod tests {
     fn failing(upstream: &Upstream, index: usize, fault: Fault) -> bool {
         let endpoint = Arc::clone(&upstream.members.load().endpoints[index]);
         let before = upstream.metrics.ejections.value();
-        (0..5).for_each(|_| upstream.failed(&endpoint, fault, NOW));
+        (0..5).for_each(|caller| upstream.failed(&endpoint, fault, caller, NOW));
         upstream.metrics.ejections.value() > before
     }
 

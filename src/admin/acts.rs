@@ -78,7 +78,7 @@ pub(super) async fn lift(gateway: &Gateway, query: &Query) -> Result<Value, ApiE
     let who = caller(gateway, query.get("caller"))?;
     let (operators, kept) = gateway.overrides.withdraw(&overrides::name(What::Ban, &who, None));
     let lifted = gateway.overrides.bans.lift(&who) || operators;
-    gateway.store.local().forgive(who.part());
+    gateway.overrides.bans.forget_rejects(who.part());
     let everywhere = gateway.store.is_shared();
     if !lifted && !everywhere {
         return Err(ApiError::not_found(format!("{who} is not banned")));

@@ -126,7 +126,7 @@ pub(super) async fn reset(gateway: &Gateway, body: &Value) -> Result<Value, ApiE
         };
         return Err(ApiError::not_found(message));
     }
-    gateway.store.local().forgive(who.part());
+    gateway.overrides.bans.forget_rejects(who.part());
     tracing::info!("the operator resets {} for {}", done.join(", "), who.quoted());
     if gateway.store.is_shared() {
         let at = gateway.wall_now();
@@ -169,7 +169,7 @@ impl Described {
                 let keys = snapshot.identity.api_key.iter().flat_map(|keys| keys.keys.values());
                 let plan = keys.into_iter().find(|key| *key.id == *id).and_then(|key| key.plan);
                 self.caller.key_plan = plan.unwrap_or(snapshot.default_plan);
-                self.caller.exempt |= snapshot.exempt.api_keys.iter().any(|exempt| **exempt == *id);
+                self.caller.exempt |= snapshot.exempt.has_key(id);
                 self.caller.api_key = Some(id.into());
             }
             Part::Header(_) => {}

@@ -134,7 +134,7 @@ pub(super) fn described(limit: &Limit, routes: Option<&[&str]>) -> Value {
     })
 }
 
-fn verdicts(counts: [u64; 6]) -> Value {
+fn verdicts(counts: [u64; 7]) -> Value {
     let named = LimitMetrics::VERDICTS.iter().zip(counts);
     Value::Object(named.map(|(name, count)| ((*name).to_owned(), json!(count))).collect())
 }

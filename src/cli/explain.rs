@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config, Loaded};
 use crate::explain::{Explanation, Given, Guard, explain};
 use crate::metrics::Metrics;
+use crate::overrides::Bans;
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Store};
 use crate::upstream::names::{Names, Resolver};
@@ -89,7 +90,14 @@ fn offline(config: Config, peer: IpAddr, request: &Request<()>) -> Explanation {
     let (store, metrics) = (Store::Memory(Memory::new(1)), Metrics::new(1));
     let names = Names::new(Resolver::System);
     let (routes, clock) = (config.routes.clone(), Clock::system());
-    let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
+    let bans = Bans::default();
+    let lasting = Lasting {
+        store: &store,
+        bans: &bans,
+        metrics: &metrics,
+        names: &names,
+        previous: None,
+    };
     let snapshot = Snapshot::build(config, clock.now(), lasting);
     let wall = clock.wall(clock.now());
     let peer = peer.to_canonical();

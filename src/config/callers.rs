@@ -4,10 +4,10 @@ pub(super) mod keys;
 
 use super::diagnostics::nearest;
 use super::grammar;
-use super::model::{Exempt, Identity, Plan, Priority, UserSource, WrittenRate};
+use super::model::{AddressSource, Exempt, Identity, Plan, Priority, UserSource, WrittenRate};
 use super::read::{Context, Fields, Located, Read, parsed, text};
 use super::section::{Bare, But, Grammar};
-use super::sections::callers::{EXEMPT, IDENTITY, JWT, USER};
+use super::sections::callers::{CLIENT_IP, EXEMPT, IDENTITY, JWT, USER};
 use super::tree::{Kind, Node};
 use crate::clock::micros;
 use crate::limit::Quota;
@@ -67,6 +67,31 @@ impl Read for HeaderName {
     fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
         parsed(node, cx, "a header name", |text| {
             text.parse().map_err(|_| HEADER_NAME.help.to_owned())
+        })
+    }
+}
+
+pub(super) static ADDRESS_SOURCE: Grammar = Grammar::new(
+    r"x-forwarded-for|forwarded|header:[!#$%&'*+.^_`|~0-9A-Za-z-]+",
+    "one of: x-forwarded-for, forwarded, header:NAME",
+);
+
+impl Read for AddressSource {
+    fn read(node: &Node, cx: &mut Context<'_>) -> Option<Self> {
+        parsed(node, cx, "a header that names addresses", |text| {
+            let name = match text {
+                "x-forwarded-for" | "forwarded" => text,
+                _ => text.strip_prefix("header:").ok_or_else(|| {
+                    let words = ["x-forwarded-for", "forwarded", "header:"];
+                    nearest(text, words).unwrap_or_else(|| ADDRESS_SOURCE.help.to_owned())
+                })?,
+            };
+            let name: HeaderName = name.parse().map_err(|_| HEADER_NAME.help.to_owned())?;
+            Ok(match name.as_str() {
+                "x-forwarded-for" => Self::XForwardedFor,
+                "forwarded" => Self::Forwarded,
+                _ => Self::Header(name),
+            })
         })
     }
 }
@@ -187,7 +212,15 @@ fn identity(node: &Node, plans: &[Plan], cx: &mut Context<'_>) -> Option<Identit
     });
     let user = fields.get("user").and_then(|node| user(node, &trusted_proxies, cx));
     let api_key = fields.get("api_key").and_then(|node| keys::api_keys(node, plans, cx));
-    Some(Identity { trusted_proxies, ipv6_prefix: ipv6_prefix.unwrap_or(64), user, api_key })
+    let client_ip = fields.get("client_ip").and_then(|node| {
+        let from = Fields::of(node, &CLIENT_IP, cx)?.read("from", cx)?;
+        if trusted_proxies.is_empty() {
+            cx.warn(node, "without 'trusted_proxies' no header names the caller's address");
+        }
+        Some(from)
+    });
+    let (client_ip, ipv6_prefix) = (client_ip.unwrap_or_default(), ipv6_prefix.unwrap_or(64));
+    Some(Identity { trusted_proxies, client_ip, ipv6_prefix, user, api_key })
 }
 
 fn user(node: &Node, trusted: &[IpNet], cx: &mut Context<'_>) -> Option<UserSource> {

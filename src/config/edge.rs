@@ -1,7 +1,7 @@
 //! Sections about the edge of the gateway: admin, server guards, headers.
 
 use super::grammar;
-use super::model::{Admin, Endpoint, Headers, PerIp, Server, Upstream};
+use super::model::{Admin, Endpoint, Headers, Listener, PerIp, Server, Upstream};
 use super::read::{Context, Fields, Read, one_of, parsed, text};
 use super::section::{Bare, Grammar};
 use super::sections::edge::{ADMIN, HEADERS, SERVER};
@@ -56,34 +56,42 @@ impl Read for Admin {
     }
 }
 
-/// No upstream is the admin listener: callers would reach it through the gateway, and from loopback.
-pub(super) fn keep_callers_out(
-    admin: &Admin,
+/// No upstream is one of the gateway's own listeners: requests would go round in a circle, and callers
+/// would reach the admin listener from loopback.
+pub(super) fn refuse_loops(
+    admin: Option<&Admin>,
+    listen: &[Listener],
     upstreams: &[Upstream],
     node: &Node,
     cx: &mut Context<'_>,
 ) {
-    let ours = admin.address.ip();
-    let is_here = |endpoint: &Endpoint| {
-        let host = endpoint.host.trim_matches(['[', ']']);
-        let same = match host.parse::<IpAddr>() {
-            Ok(ip) => {
-                let ip = ip.to_canonical();
-                ip == ours || ip.is_unspecified() || ip.is_loopback() && ours.is_unspecified()
-            }
-            Err(_) => host == "localhost",
-        };
-        same && endpoint.port == admin.address.port()
-    };
     for upstream in upstreams {
-        if upstream.endpoints.iter().any(is_here) {
-            let message = format!(
-                "'{}' is the admin listener: callers would reach it through the gateway",
-                upstream.name
-            );
-            cx.error(node, message);
+        let is_at = |ours: SocketAddr| upstream.endpoints.iter().any(|it| is_here(it, ours));
+        let name = &upstream.name;
+        if admin.is_some_and(|admin| is_at(admin.address)) {
+            let callers = "callers would reach it through the gateway";
+            cx.error(node, format!("'{name}' is the admin listener: {callers}"));
+        }
+        if let Some(listener) = listen.iter().find(|listener| is_at(listener.address)) {
+            let message = format!("'{name}' is this gateway itself, at {}", listener.address);
+            let help = "an upstream is a backend; the gateway would forward to itself";
+            cx.error_with_help(node, message, help.to_owned());
         }
     }
+}
+
+/// Whether an endpoint is one of our own addresses, as far as can be seen without looking names up.
+fn is_here(endpoint: &Endpoint, ours: SocketAddr) -> bool {
+    let host = endpoint.host.trim_matches(['[', ']']);
+    let everywhere = ours.ip().is_unspecified();
+    let same = match host.parse::<IpAddr>() {
+        Ok(ip) => {
+            let ip = ip.to_canonical();
+            ip == ours.ip() || ip.is_unspecified() || ip.is_loopback() && everywhere
+        }
+        Err(_) => host == "localhost" && (ours.ip().is_loopback() || everywhere),
+    };
+    same && endpoint.port == ours.port()
 }
 
 /// The file that bans and grants are written to.

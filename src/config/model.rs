@@ -229,6 +229,8 @@ pub struct Admin {
 pub struct Identity {
     /// Peers whose word on the caller's address (and user) counts.
     pub trusted_proxies: Vec<IpNet>,
+    /// Which of their headers names the caller's address.
+    pub client_ip: AddressSource,
     /// IPv6 callers are one caller per prefix of this length.
     pub ipv6_prefix: u8,
     /// How users are known.
@@ -241,6 +243,36 @@ impl Identity {
     /// Whether trusted proxies say in this header who the user is.
     pub fn is_user_header(&self, name: &HeaderName) -> bool {
         matches!(&self.user, Some(UserSource::Header(user)) if user == name)
+    }
+
+    /// Whether only a trusted proxy may set this header: it names the user or the caller's address.
+    pub fn is_proxy_header(&self, name: &HeaderName) -> bool {
+        self.is_user_header(name)
+            || matches!(&self.client_ip, AddressSource::Header(source) if source == name)
+    }
+}
+
+/// The one header in which trusted proxies name the caller's address. The others are not forwarded:
+/// a proxy that writes one of them passes on what its client wrote into the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AddressSource {
+    /// `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+    /// A header with a single address, such as `CF-Connecting-IP`.
+    Header(HeaderName),
+}
+
+impl AddressSource {
+    /// The header's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+            Self::Header(name) => name.as_str(),
+        }
     }
 }
 
@@ -309,6 +341,13 @@ pub struct Exempt {
     pub ips: Vec<IpNet>,
     /// By API key id.
     pub api_keys: Vec<String>,
+}
+
+impl Exempt {
+    /// Whether the caller with this API key is exempt.
+    pub fn has_key(&self, id: &str) -> bool {
+        self.api_keys.iter().any(|exempt| exempt == id)
+    }
 }
 
 /// What callers are told apart by.

@@ -1,25 +1,43 @@
-//! Callers who are turned away unheard, and until when.
+//! Banned callers, and until when they are banned.
 //!
-//! A limit's `penalty` counts a caller's rejects (in the store, as any limit counts); beyond its
-//! number the caller is banned from everything, whichever route they ask for. An operator can ban
-//! and unban as well. As long as there are no bans, looking for one is one load.
+//! A limit's `penalty` counts a caller's rejects; beyond its number the caller is banned from all
+//! routes. An operator can ban and unban as well. Each gateway counts the rejects that it gives, in a
+//! bounded table of its own: neither a full store nor a flood of callers bans anyone. As long as there
+//! are no bans, looking for one is one load.
 
 use super::who::{ByCaller, Who};
 use crate::clock::Micros;
+use crate::limit::Quota;
 use crate::metrics::LimitMetrics;
-use crate::store::Part;
+use crate::store::{Charge, LimitId, Memory, Part, Registry, Subject};
 use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More bans than this are not remembered: a flood of callers must not fill the memory.
+/// How many bans for ignored rejects there are at most. Beyond that, the ban that ends first is lifted.
 const MOST: usize = 100_000;
 
+/// How many callers' rejects are counted at a time.
+const COUNTED: usize = 100_000;
+
+/// How many shards of the counters one sweep goes through.
+const SWEPT: usize = 16;
+
 /// All bans.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Bans {
     count: AtomicUsize,
-    bans: RwLock<ByCaller<Arc<Ban>>>,
+    table: RwLock<Table>,
+    /// How many rejects callers have had, by limit.
+    rejects: Memory,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_caller: ByCaller<Arc<Ban>>,
+    /// Bans for ignored rejects, the first to end first.
+    by_end: BTreeSet<(Micros, Who)>,
 }
 
 /// One ban.
@@ -35,12 +53,12 @@ pub struct Ban {
     pub metrics: Option<Arc<LimitMetrics>>,
 }
 
-/// Why somebody is banned.
+/// Why a caller is banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// They ignored the rejects of this limit.
+    /// The caller ignored the rejects of this limit.
     Penalty(Arc<str>),
-    /// The operator says so, and perhaps for which reason.
+    /// The operator banned the caller, and may have given a reason.
     Operator(Option<Box<str>>),
 }
 
@@ -52,9 +70,25 @@ impl Why {
             Self::Operator(_) => crate::metrics::Metrics::OPERATOR,
         }
     }
+
+    fn is_penalty(&self) -> bool {
+        matches!(self, Self::Penalty(_))
+    }
+}
+
+impl Default for Bans {
+    fn default() -> Self {
+        Self::with(Memory::new(COUNTED))
+    }
 }
 
 impl Bans {
+    /// No bans, and rejects that were counted before a restart.
+    pub(crate) fn with(rejects: Memory) -> Self {
+        rejects.set_max_keys(COUNTED);
+        Self { count: AtomicUsize::default(), table: RwLock::default(), rejects }
+    }
+
     /// The ban of a caller, if there is one.
     #[inline]
     pub fn find(&self, part: Part<'_>, now: Micros) -> Option<Arc<Ban>> {
@@ -66,44 +100,76 @@ impl Bans {
 
     #[cold]
     fn look_up(&self, part: Part<'_>) -> Option<Arc<Ban>> {
-        self.bans.read().get(part).cloned()
+        self.table.read().by_caller.get(part).cloned()
     }
 
-    /// Bans a caller; says whether they were not banned already. What the operator says stays.
+    /// Bans a caller; says whether they were not banned already. A penalty does not replace an
+    /// operator's ban.
     pub fn add(&self, ban: Ban, now: Micros) -> bool {
-        let mut bans = self.bans.write();
-        if bans.len() >= MOST {
-            bans.retain(|ban| ban.until > now);
-        }
-        let before = bans.get(ban.who.part()).filter(|before| before.until > now);
+        let table = &mut *self.table.write();
+        let before = table.by_caller.get(ban.who.part()).filter(|before| before.until > now);
         let fresh = before.is_none();
-        let stays = before.is_some_and(|before| matches!(before.why, Why::Operator(_)))
-            && matches!(ban.why, Why::Penalty(_));
-        // A flood of callers fills the table by itself; the operator's word has room in any case.
-        let has_room = bans.len() < MOST || !fresh || matches!(ban.why, Why::Operator(_));
-        if has_room && !stays {
-            bans.insert(ban.who.clone(), Arc::new(ban));
+        let stays = before.is_some_and(|before| !before.why.is_penalty()) && ban.why.is_penalty();
+        if !stays {
+            table.insert(ban);
+            while table.by_end.len() > MOST {
+                table.drop_first();
+            }
         }
-        self.count.store(bans.len(), Ordering::Relaxed);
+        self.count.store(table.by_caller.len(), Ordering::Relaxed);
         fresh
+    }
+
+    /// Counts a reject of a caller; says whether they have had more than are tolerated.
+    pub(crate) fn count_reject(
+        &self,
+        limit: LimitId,
+        tolerated: &Quota,
+        subject: Subject<'_>,
+        now: Micros,
+    ) -> bool {
+        let mut charges = [Charge::new(limit, tolerated, subject)];
+        let decision = self.rejects.charge_all(&mut charges, now);
+        // In a full table strangers share a counter, which says nothing of one of them.
+        decision.rejected_by.is_some() && !self.rejects.is_pooled(&charges[0])
+    }
+
+    /// The number under which rejects of a limit are counted.
+    pub fn limit_id(&self, name: &str) -> LimitId {
+        self.rejects.limit_id(name)
+    }
+
+    /// Tells for which limits rejects are counted from now on.
+    pub fn adopt(&self, registry: Registry) {
+        self.rejects.adopt(registry);
+    }
+
+    /// Forgets how many rejects a caller has had.
+    pub fn forget_rejects(&self, part: Part<'_>) {
+        self.rejects.forget_everywhere(&Subject(&[part]));
+    }
+
+    /// The counted rejects, to be saved.
+    pub(crate) fn rejects(&self) -> &Memory {
+        &self.rejects
     }
 
     /// Lifts a caller's ban; says whether there was one.
     pub fn lift(&self, who: &Who) -> bool {
-        let mut bans = self.bans.write();
-        let lifted = bans.remove(who).is_some();
-        self.count.store(bans.len(), Ordering::Relaxed);
+        let mut table = self.table.write();
+        let lifted = table.remove(who);
+        self.count.store(table.by_caller.len(), Ordering::Relaxed);
         lifted
     }
 
-    /// Lifts a caller's ban if it was the operator who said so.
+    /// Lifts a caller's ban if the operator set it.
     pub fn withdraw(&self, who: &Who) {
-        self.lift_if(who, |why| matches!(why, Why::Operator(_)));
+        self.lift_if(who, |why| !why.is_penalty());
     }
 
     /// Lifts it if it was for ignoring rejects.
     pub fn forgive(&self, who: &Who) {
-        self.lift_if(who, |why| matches!(why, Why::Penalty(_)));
+        self.lift_if(who, Why::is_penalty);
     }
 
     fn lift_if(&self, who: &Who, such: impl Fn(&Why) -> bool) {
@@ -114,7 +180,7 @@ impl Bans {
 
     /// Those in force, the longest first.
     pub fn list(&self, now: Micros) -> Vec<Arc<Ban>> {
-        let mut bans: Vec<_> = self.bans.read().values().cloned().collect();
+        let mut bans: Vec<_> = self.table.read().by_caller.values().cloned().collect();
         bans.retain(|ban| ban.until > now);
         bans.sort_by(|a, b| b.until.cmp(&a.until).then_with(|| a.who.cmp(&b.who)));
         bans
@@ -130,12 +196,41 @@ impl Bans {
         self.len() == 0
     }
 
-    /// Forgets those that are over.
+    /// Forgets those that are over, and rejects that no longer count.
     pub fn sweep(&self, now: Micros) {
+        self.rejects.sweep(SWEPT, now);
         if !self.is_empty() {
-            let mut bans = self.bans.write();
-            bans.retain(|ban| ban.until > now);
-            self.count.store(bans.len(), Ordering::Relaxed);
+            let mut table = self.table.write();
+            while table.by_end.first().is_some_and(|(until, _)| *until <= now) {
+                table.drop_first();
+            }
+            table.by_caller.retain(|ban| ban.until > now);
+            self.count.store(table.by_caller.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Table {
+    fn insert(&mut self, ban: Ban) {
+        self.remove(&ban.who);
+        if ban.why.is_penalty() {
+            self.by_end.insert((ban.until, ban.who.clone()));
+        }
+        self.by_caller.insert(ban.who.clone(), Arc::new(ban));
+    }
+
+    fn remove(&mut self, who: &Who) -> bool {
+        let Some(ban) = self.by_caller.remove(who) else { return false };
+        if ban.why.is_penalty() {
+            self.by_end.remove(&(ban.until, who.clone()));
+        }
+        true
+    }
+
+    /// Lifts the penalty that ends first.
+    fn drop_first(&mut self) {
+        if let Some((_, who)) = self.by_end.pop_first() {
+            self.by_caller.remove(&who);
         }
     }
 }

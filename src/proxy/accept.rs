@@ -243,7 +243,8 @@ async fn speaks_in_the_clear(stream: &TcpStream) -> bool {
 
 /// Somebody who speaks HTTP where TLS is expected is told so.
 async fn answer_in_the_clear(worker: &Worker, mut stream: TcpStream) {
-    let answer = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let answer = b"HTTP/1.1 400 Bad Request\r\ncache-control: no-store\r\n\
+                   connection: close\r\ncontent-length: 0\r\n\r\n";
     let _ = stream.write_all(answer).await;
     http1::linger(worker, Socket::Plain(stream)).await;
 }

@@ -1,11 +1,13 @@
-//! The caller's address: the peer's, or what trusted proxies say it is.
+//! The caller's address: the peer's, or what trusted proxies say it is, in the one header that
+//! `identity.client_ip` names.
 //!
-//! Forwarding headers are walked from the right, past every address that is a trusted proxy; the
-//! first that is not is the caller. A header that cannot be read ends the walk at the last address
-//! that was believed, so nothing behind garbage is believed either.
+//! A list is walked from the right, past every address that is a trusted proxy; the first that is not
+//! is the caller. An element that is no address ends the walk at the last address that was believed,
+//! so nothing behind garbage is believed either.
 
 use super::exchange::Exchange;
 use super::present::Present;
+use crate::config::model::{AddressSource, Identity};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -27,9 +29,13 @@ pub struct Origin {
 pub(super) fn origin(exchange: &Exchange, headers: &HeaderMap) -> Origin {
     let (peer, present) = (&exchange.peer, exchange.present);
     let identity = &exchange.snapshot().identity;
-    let told = present.has(Present::X_FORWARDED_FOR) || present.has(Present::FORWARDED);
+    let told = match &identity.client_ip {
+        AddressSource::XForwardedFor => present.has(Present::X_FORWARDED_FOR),
+        AddressSource::Forwarded => present.has(Present::FORWARDED),
+        AddressSource::Header(name) => headers.contains_key(name),
+    };
     let ip = if told && peer.is_trusted(exchange.snapshot()) {
-        forwarded(peer.ip, headers, &identity.trusted_proxies)
+        forwarded(peer.ip, headers, identity)
     } else {
         peer.ip
     };
@@ -41,34 +47,38 @@ pub fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&ip))
 }
 
-/// The caller according to trusted proxies, in `X-Forwarded-For` or `Forwarded`. Where both are
-/// there and disagree, one of them is the caller's own invention: only the peer is believed.
-pub fn forwarded(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let by_x = elements(headers, &X_FORWARDED_FOR).map(|all| walk(peer, all.map(address), trusted));
-    let by_forwarded = headers.contains_key(FORWARDED).then(|| {
-        let lines = headers.get_all(FORWARDED).iter().rev();
-        let elements = lines.flat_map(|line| from_the_right(line.as_bytes()));
-        let elements =
-            elements.map(|element| for_parameter(str::from_utf8(element).unwrap_or_default()));
-        walk(peer, elements, trusted)
-    });
-    match (by_x, by_forwarded) {
-        (Some(ip), None) | (None, Some(ip)) => ip,
-        (Some(x), Some(forwarded)) if x == forwarded => x,
-        _ => peer,
+/// The caller according to a trusted proxy: what the one configured header says. The other headers
+/// may be the caller's own invention, which the proxy has passed on.
+pub fn forwarded(peer: IpAddr, headers: &HeaderMap, identity: &Identity) -> IpAddr {
+    let trusted = &identity.trusted_proxies;
+    match &identity.client_ip {
+        AddressSource::XForwardedFor => x_forwarded_for(peer, headers, trusted),
+        AddressSource::Forwarded => {
+            let lines = headers.get_all(FORWARDED).iter().rev();
+            let elements = lines.flat_map(|line| from_the_right(line.as_bytes()));
+            let elements =
+                elements.map(|element| for_parameter(str::from_utf8(element).unwrap_or_default()));
+            walk(peer, elements, trusted)
+        }
+        AddressSource::Header(name) => {
+            let mut values = headers.get_all(name).iter();
+            let value = values.next().filter(|_| values.next().is_none());
+            let named = value.and_then(|value| address(value.to_str().ok()?.trim()));
+            named.unwrap_or(peer)
+        }
     }
 }
 
+/// The caller according to `X-Forwarded-For`.
+pub fn x_forwarded_for(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    walk(peer, elements(headers, &X_FORWARDED_FOR).map(address), trusted)
+}
+
 /// The elements of a list, the last first; what is no text is empty, and so no address.
-fn elements<'h>(
-    headers: &'h HeaderMap,
-    name: &HeaderName,
-) -> Option<impl Iterator<Item = &'h str>> {
-    headers.contains_key(name).then(|| {
-        let lines = headers.get_all(name).iter().rev();
-        let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        elements.map(|element| str::from_utf8(element).unwrap_or_default().trim())
-    })
+fn elements<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
+    let lines = headers.get_all(name).iter().rev();
+    let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+    elements.map(|element| str::from_utf8(element).unwrap_or_default().trim())
 }
 
 fn walk(peer: IpAddr, elements: impl Iterator<Item = Option<IpAddr>>, trusted: &[IpNet]) -> IpAddr {
@@ -166,12 +176,24 @@ mod tests {
         ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8"].map(|net| net.parse().unwrap()).to_vec()
     }
 
+    fn identity(client_ip: AddressSource) -> Identity {
+        Identity { trusted_proxies: trusted(), client_ip, ..Identity::default() }
+    }
+
+    fn source(name: &'static str) -> AddressSource {
+        match name {
+            "x-forwarded-for" => AddressSource::XForwardedFor,
+            "forwarded" => AddressSource::Forwarded,
+            _ => AddressSource::Header(HeaderName::from_static(name)),
+        }
+    }
+
     fn seen(name: &'static str, lines: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(name, HeaderValue::from_str(line).unwrap());
         }
-        forwarded("10.0.0.1".parse().unwrap(), &headers, &trusted()).to_string()
+        forwarded("10.0.0.1".parse().unwrap(), &headers, &identity(source(name))).to_string()
     }
 
     #[test]
@@ -221,7 +243,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         let line = b"\xc5, for=203.0.113.7, for=10.0.0.2";
         headers.insert(FORWARDED, HeaderValue::from_bytes(line).unwrap());
-        let seen = forwarded("10.0.0.1".parse().unwrap(), &headers, &trusted());
+        let identity = identity(AddressSource::Forwarded);
+        let seen = forwarded("10.0.0.1".parse().unwrap(), &headers, &identity);
         assert_eq!(seen.to_string(), "203.0.113.7");
     }
 
@@ -234,15 +257,25 @@ mod tests {
     }
 
     #[test]
-    fn two_headers_that_disagree_are_both_not_believed() {
+    fn only_the_configured_header_counts() {
         let mut headers = HeaderMap::new();
         headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("203.0.113.7"));
-        headers.insert(FORWARDED, HeaderValue::from_static("for=203.0.113.7"));
-        let peer = "10.0.0.1".parse().unwrap();
-        let seen = |headers: &HeaderMap| forwarded(peer, headers, &trusted()).to_string();
-        assert_eq!(seen(&headers), "203.0.113.7");
         headers.insert(FORWARDED, HeaderValue::from_static("for=203.0.113.8"));
-        assert_eq!(seen(&headers), "10.0.0.1");
+        headers.insert("cf-connecting-ip", HeaderValue::from_static("203.0.113.9"));
+        let peer = "10.0.0.1".parse().unwrap();
+        let sources = ["x-forwarded-for", "forwarded", "cf-connecting-ip", "x-real-ip"];
+        let seen =
+            sources.map(|name| forwarded(peer, &headers, &identity(source(name))).to_string());
+        assert_eq!(seen, ["203.0.113.7", "203.0.113.8", "203.0.113.9", "10.0.0.1"]);
+    }
+
+    #[test]
+    fn a_header_with_a_single_address_is_no_list() {
+        assert_eq!(seen("x-real-ip", &["203.0.113.7"]), "203.0.113.7");
+        assert_eq!(seen("x-real-ip", &[" 2001:db8::1 "]), "2001:db8::1");
+        for bad in [&["1.1.1.1, 203.0.113.7"][..], &["1.1.1.1", "203.0.113.7"], &[""], &["x"]] {
+            assert_eq!(seen("x-real-ip", bad), "10.0.0.1", "{bad:?}");
+        }
     }
 
     proptest! {

@@ -139,31 +139,74 @@ pub fn charge<'a>(
     charge
 }
 
-/// Counts the rejects of a request where a limit has a penalty, and bans whoever has had too many:
-/// those limits, and whether the caller was not banned before.
-pub fn penalise<'l>(
-    store: &Memory,
-    bans: &Bans,
-    limits: &'l Limits,
-    claims: &[Claim],
-    charges: &[Charge<'_>],
-    now: Micros,
-) -> SmallVec<[(&'l Limit, bool); 2]> {
-    let mut banned = SmallVec::new();
-    for (claim, charge) in claims.iter().zip(charges) {
-        let limit = &*limits[claim.limit];
-        let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
-            continue;
-        };
-        let reject = Charge::new(penalty.id, &penalty.tolerated, charge.subject);
-        let decision = store.charge_all(&mut [reject], now);
-        let [part] = charge.subject.0 else { continue };
-        let Some(who) = Who::of(*part).filter(|_| decision.rejected_by.is_some()) else { continue };
-        let (why, until) = (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
-        let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
-        banned.push((limit, bans.add(Ban { who, why, until, metrics }, now)));
+/// A request that its limits have judged, where one of them has a penalty.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged<'a, 'l> {
+    /// The limits that guard it.
+    pub limits: &'l Limits,
+    /// Those that apply, and what they said.
+    pub claims: &'a [Claim],
+    /// See `claims`.
+    pub charges: &'a [Charge<'a>],
+    /// No enforcing limit rejects it.
+    pub admitted: bool,
+    /// Its address is a trusted proxy's own.
+    pub by_proxy: bool,
+}
+
+/// What comes of ignoring a limit's rejects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Penalised {
+    /// The caller is banned from now on, or still is.
+    Banned {
+        /// The caller was not banned before.
+        fresh: bool,
+    },
+    /// The limit is a shadow: it reports the ban, and does not ban.
+    Reported,
+}
+
+impl<'l> Judged<'_, 'l> {
+    /// Counts the rejects of a request by limits that have a penalty, and bans a caller with more of
+    /// them than are tolerated: those limits, by their place among the claims.
+    ///
+    /// A ban follows from what the caller did alone. So it does not follow from the verdict of a counter
+    /// that others use as well (in a full store), nor for an address that stands for others (a trusted
+    /// proxy's).
+    pub fn penalise(
+        &self,
+        store: &Memory,
+        bans: &Bans,
+        now: Micros,
+    ) -> SmallVec<[(&'l Limit, usize, Penalised); 2]> {
+        let mut penalised = SmallVec::new();
+        for (index, (claim, charge)) in self.claims.iter().zip(self.charges).enumerate() {
+            let limit = &*self.limits[claim.limit];
+            let Some(penalty) = limit.penalty.as_ref().filter(|_| !charge.verdict.allowed) else {
+                continue;
+            };
+            let [part] = charge.subject.0 else { continue };
+            let is_proxy = self.by_proxy && matches!(part, Part::Ip(_));
+            // A shadow counts what the enforcing limits admit.
+            if limit.shadow && !self.admitted || is_proxy || store.is_pooled(charge) {
+                continue;
+            }
+            let Some(who) = Who::of(*part) else { continue };
+            if !bans.count_reject(penalty.id, &penalty.tolerated, charge.subject, now) {
+                continue;
+            }
+            let outcome = if limit.shadow {
+                Penalised::Reported
+            } else {
+                let (why, until) =
+                    (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
+                let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
+                Penalised::Banned { fresh: bans.add(Ban { who, why, until, metrics }, now) }
+            };
+            penalised.push((limit, index, outcome));
+        }
+        penalised
     }
-    banned
 }
 
 /// Which part of a limit a caller belongs to: always the same.

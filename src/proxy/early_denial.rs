@@ -1,35 +1,58 @@
-//! Callers who are known to be turned away: nothing else is done for them.
+//! Bans: a banned caller is turned away before anything else is done for it.
 
+use super::address::is_in;
 use super::exchange::Exchange;
+use super::identify::exempt_key;
 use super::refusal::Refusal;
+use crate::overrides::{Ban, Why};
 use crate::store::Part;
+use http::Request;
+use std::sync::Arc;
 
-/// By their address, before anything is read.
-pub(super) fn address(exchange: &Exchange) -> Result<(), Refusal> {
-    deny(exchange, Part::Ip(exchange.origin.counted))
+/// Bans of the address, before credentials are verified.
+pub(super) fn address<B>(exchange: &Exchange, request: &Request<B>) -> Result<(), Refusal> {
+    match find(exchange, Part::Ip(exchange.origin.counted)) {
+        Some(ban) if !passes(exchange, request, &ban) => Err(refuse(exchange, &ban)),
+        _ => Ok(()),
+    }
 }
 
-/// By who they are.
+/// Whether a ban of the address does not hold for this request: its caller is exempt, which an API key
+/// may say, or the address is a trusted proxy's own, which a penalty never bans.
+#[cold]
+fn passes<B>(exchange: &Exchange, request: &Request<B>, ban: &Ban) -> bool {
+    let (snapshot, ip) = (exchange.snapshot(), exchange.origin.ip);
+    let is_proxy = || is_in(&snapshot.identity.trusted_proxies, ip);
+    matches!(ban.why, Why::Penalty(_)) && is_proxy()
+        || is_in(&snapshot.exempt.ips, ip)
+        || exempt_key(snapshot, request)
+}
+
+/// Bans of who the caller is. A penalty does not hold for an exempt caller.
 pub(super) fn identity(exchange: &Exchange) -> Result<(), Refusal> {
     let Some(caller) = &exchange.caller else { return Ok(()) };
-    if let Some(user) = &caller.user {
-        deny(exchange, Part::User(user))?;
-    }
-    if let Some(id) = &caller.api_key {
-        deny(exchange, Part::ApiKey(id))?;
+    let user = caller.user.as_deref().map(Part::User);
+    let key = caller.api_key.as_deref().map(Part::ApiKey);
+    for part in user.into_iter().chain(key) {
+        if let Some(ban) = find(exchange, part)
+            && !(caller.exempt && matches!(ban.why, Why::Penalty(_)))
+        {
+            return Err(refuse(exchange, &ban));
+        }
     }
     Ok(())
 }
 
-fn deny(exchange: &Exchange, part: Part<'_>) -> Result<(), Refusal> {
+#[inline]
+fn find(exchange: &Exchange, part: Part<'_>) -> Option<Arc<Ban>> {
+    exchange.worker.gateway.overrides.bans.find(part, exchange.started)
+}
+
+#[cold]
+fn refuse(exchange: &Exchange, ban: &Ban) -> Refusal {
     let gateway = &exchange.worker.gateway;
-    match gateway.overrides.bans.find(part, exchange.started) {
-        None => Ok(()),
-        Some(ban) => {
-            let metrics = ban.metrics.as_ref().unwrap_or(&gateway.metrics.operator);
-            metrics.of(exchange.worker.index).banned.bump();
-            let retry_after = ban.until - exchange.started;
-            Err(Refusal::Banned { limit: ban.why.limit().to_owned(), retry_after })
-        }
-    }
+    let metrics = ban.metrics.as_ref().unwrap_or(&gateway.metrics.operator);
+    metrics.of(exchange.worker.index).banned.bump();
+    let retry_after = ban.until - exchange.started;
+    Refusal::Banned { limit: ban.why.limit().to_owned(), retry_after }
 }

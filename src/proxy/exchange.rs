@@ -6,7 +6,7 @@ use super::chunks::Framed;
 use super::destination::Destination;
 use super::identify::Caller;
 use super::in_flight::Room;
-use super::judge::{Admission, Judgement};
+use super::judge::{self, Admission, Judgement};
 use super::leaving::{Custody, Obligation};
 use super::present::Present;
 use super::record::Record;
@@ -121,7 +121,7 @@ impl Exchange {
             sent: Cell::new(false),
             headers: None,
             attempts: 0,
-            grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request.headers()),
+            grpc: present.has(Present::CONTENT_TYPE) && is_grpc(request),
             present,
             announced: request.body().size_hint().exact(),
             no_body: request.body().is_end_stream() || request.version() == Version::HTTP_2,
@@ -213,7 +213,8 @@ impl Exchange {
         self.leave_upstream();
         if let (Some(endpoint), Some(route)) = (self.endpoint.take(), self.route()) {
             let now = self.worker.gateway.clock.now();
-            self.snapshot().upstreams[route.upstream].failed(&endpoint, Fault::Broke, now);
+            let caller = judge::number_of(self);
+            self.snapshot().upstreams[route.upstream].failed(&endpoint, Fault::Broke, caller, now);
         }
     }
 
@@ -335,11 +336,12 @@ fn framed(present: Present, body: &impl Body) -> Framed {
     }
 }
 
-/// `application/grpc`, with or without `+proto` and parameters.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+/// A POST over HTTP/2 whose content type is `application/grpc`, with or without `+proto` and parameters.
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
+    let is_kind = rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+;".contains(byte)));
+    is_kind && request.version() == Version::HTTP_2 && request.method() == Method::POST
 }
 
 impl Drop for Exchange {

@@ -8,9 +8,10 @@ use super::destination::Destination;
 use super::exchange::{Exchange, TRACEPARENT, X_REQUEST_ID};
 use super::present::Present;
 use super::refusal::Refusal;
-use crate::config::model::KeyPlace;
+use crate::config::model::{AddressSource, KeyPlace};
 use crate::hop;
 use crate::incoming::{Incoming, Receiving};
+use crate::path::strip_prefix;
 use crate::patience::Times;
 use crate::snapshot::{Route, Snapshot};
 use crate::upgrade::Upgrade;
@@ -20,13 +21,14 @@ use crate::upstream::upload::Upload;
 use h2::ext::Protocol;
 use head::{Fields, Sink, Wire, Writer};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER, TRANSFER_ENCODING,
+    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER, TRANSFER_ENCODING,
     UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use smallvec::SmallVec;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -105,8 +107,8 @@ pub(super) fn prepare(
         limit,
         hurried: limit < timeouts.response,
         body: generation.snapshot.server.body_timeout,
-        // A stream of messages is no body that trickles in.
-        worth: if exchange.grpc { 1 } else { WORTH },
+        // A stream of messages may be slow, where the backend takes one.
+        worth: if exchange.grpc && upstream.config.http2 { 1 } else { WORTH },
         silence: timeouts.body,
     };
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
@@ -260,7 +262,7 @@ fn target(route: &Route, destination: &Destination) -> Vec<u8> {
 fn write_target(out: &mut Vec<u8>, route: &Route, destination: &Destination) {
     let path = destination.path();
     let strip = route.strip_prefix.as_deref();
-    let path = strip.and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
+    let path = strip.and_then(|prefix| strip_prefix(path, prefix)).unwrap_or(path);
     if !path.starts_with('/') {
         out.push(b'/');
     }
@@ -290,16 +292,16 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
         let passes = match name.as_str() {
             // Said anew below, or answered here: `Expect` is, when the backend takes the body.
             // Cookies may be split in HTTP/2, and may not in HTTP/1.1.
-            "host" | "content-length" | "x-forwarded-for" | "via" | "expect" | "cookie"
-            | "x-request-id" | "traceparent" => false,
-            "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
+            "host" | "content-length" | "x-forwarded-for" | "forwarded" | "via" | "expect"
+            | "cookie" | "x-request-id" | "traceparent" => false,
+            "x-forwarded-proto" | "x-forwarded-host" => trusted,
             // It belongs to a parent, and there is none but the one that was passed on.
             "tracestate" => exchange.trace.has_parent(),
             "accept-encoding" => !writer.identity,
             // Said below, where it is needed.
             "sec-websocket-key" => exchange.upgrade.is_none(),
             _ if hop::is_per_connection(name) || named.contains(name) => false,
-            _ if !trusted && snapshot.identity.is_user_header(name) => false,
+            _ if !trusted && snapshot.identity.is_proxy_header(name) => false,
             text => !text.contains('_') || !is_alias(text, |name| is_ours(name, snapshot, route)),
         };
         if passes {
@@ -321,22 +323,57 @@ fn say_where_it_came_from<S: Sink>(
     let (peer, present) = (&exchange.peer, exchange.present);
     let trusted = peer.is_trusted(exchange.snapshot());
     let said = |header| trusted && present.has(header);
-    let mut continued = |name, before: bool, mine| {
-        let before = before.then(|| lines(&head.headers, name)).into_iter().flatten();
-        writer.list(name, before.chain([mine]));
-    };
-    continued(&X_FORWARDED_FOR, said(Present::X_FORWARDED_FOR), peer.name.as_bytes());
-    let mine: &[u8] = match head.version {
-        Version::HTTP_10 => b"1.0 sluice",
-        Version::HTTP_2 => b"2.0 sluice",
-        _ => b"1.1 sluice",
-    };
-    continued(&VIA, present.has(Present::VIA), mine);
+    say_which_address(writer, exchange, &head.headers);
+    let hop = exchange.worker.gateway.via.hop(head.version);
+    go_on_with(writer, &VIA, &head.headers, present.has(Present::VIA), hop);
     if !said(Present::X_FORWARDED_PROTO) {
         writer.field(&X_FORWARDED_PROTO, if peer.secure { b"https" } else { b"http" });
     }
     if !said(Present::X_FORWARDED_HOST) {
         writer.field(&X_FORWARDED_HOST, destination.authority.as_bytes());
+    }
+}
+
+/// `X-Forwarded-For`, and `Forwarded` where that is what trusted proxies send.
+fn say_which_address<S: Sink>(
+    writer: &mut Writer<'_, S>,
+    exchange: &Exchange,
+    headers: &HeaderMap,
+) {
+    let (peer, present) = (&exchange.peer, exchange.present);
+    let trusted = peer.is_trusted(exchange.snapshot());
+    let source = &exchange.snapshot().identity.client_ip;
+    if *source == AddressSource::XForwardedFor {
+        let before = trusted && present.has(Present::X_FORWARDED_FOR);
+        return go_on_with(writer, &X_FORWARDED_FOR, headers, before, peer.name.as_bytes());
+    }
+    // The list begins anew: what the proxy passed on of it may be its client's invention.
+    let named = (exchange.origin.ip != peer.ip).then(|| exchange.origin.ip.to_string());
+    let named = named.iter().map(String::as_bytes);
+    writer.list(&X_FORWARDED_FOR, named.chain([peer.name.as_bytes()]));
+    if *source == AddressSource::Forwarded {
+        let before = trusted && present.has(Present::FORWARDED);
+        go_on_with(writer, &FORWARDED, headers, before, forwarded_for(peer.ip).as_bytes());
+    }
+}
+
+/// A list to which every hop adds its own; what came `before` stays.
+fn go_on_with<S: Sink>(
+    writer: &mut Writer<'_, S>,
+    name: &HeaderName,
+    headers: &HeaderMap,
+    before: bool,
+    mine: &[u8],
+) {
+    let before = before.then(|| lines(headers, name)).into_iter().flatten();
+    writer.list(name, before.chain([mine]));
+}
+
+/// This hop in `Forwarded`.
+fn forwarded_for(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => format!("for={ip}"),
+        IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
     }
 }
 
@@ -415,7 +452,7 @@ fn is_ours(name: &HeaderName, snapshot: &Snapshot, route: &Route) -> bool {
     !hop::may_be_named(name)
         || hop::is_per_connection(name)
         || key == Some(name)
-        || snapshot.identity.is_user_header(name)
+        || snapshot.identity.is_proxy_header(name)
         || route.edits(name)
 }
 

@@ -118,7 +118,8 @@ async fn close(worker: &Worker, mut socket: Socket) {
 
 /// Tells a caller whose head did not come in time. One try: whoever does not read it was told.
 async fn time_out(worker: &Worker, mut socket: Socket) {
-    let answer = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let answer = b"HTTP/1.1 408 Request Timeout\r\ncache-control: no-store\r\n\
+                   connection: close\r\ncontent-length: 0\r\n\r\n";
     let _ = worker.deadlines.within(TICK, socket.write_all(answer)).await;
     let _ = worker.deadlines.within(TICK, socket.shutdown()).await;
 }

@@ -75,7 +75,7 @@ impl Beholder<'_> {
         if let Some(keys) = &snapshot.identity.api_key
             && let Some(key) = api_key(keys, request)?
         {
-            caller.exempt |= snapshot.exempt.api_keys.iter().any(|id| **id == *key.id);
+            caller.exempt |= snapshot.exempt.has_key(&key.id);
             caller.key_plan = key.plan.unwrap_or(snapshot.default_plan);
             caller.api_key = Some(Arc::clone(&key.id));
         }
@@ -169,6 +169,13 @@ fn api_key<'k, B>(keys: &'k ApiKeys, request: &Request<B>) -> Result<Option<&'k 
         return Ok(None);
     };
     keys.keys.get(&sha256(presented)).map(Some).ok_or(Refusal::UnknownKey)
+}
+
+/// Whether the request presents the API key of an exempt caller.
+pub(super) fn exempt_key<B>(snapshot: &Snapshot, request: &Request<B>) -> bool {
+    let keys = snapshot.identity.api_key.as_ref().filter(|_| !snapshot.exempt.api_keys.is_empty());
+    let key = keys.and_then(|keys| api_key(keys, request).ok().flatten());
+    key.is_some_and(|key| snapshot.exempt.has_key(&key.id))
 }
 
 /// A parameter's value as it stands in the query; keys need no escapes.

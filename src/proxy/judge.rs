@@ -1,7 +1,8 @@
 //! Limits → decision. Which limits apply to this caller, what they say together, and what an
 //! admitted request owes until its end.
 
-use super::claims::{Claim, Claims, Known, Parts, charge, claim, penalise};
+use super::address;
+use super::claims::{Claim, Claims, Judged, Known, Parts, Penalised, charge, claim};
 use super::exchange::Exchange;
 use super::identify::Caller;
 use super::leaving::{Custody, Obligation};
@@ -16,6 +17,7 @@ use crate::store::{self, Charge, Hold, StoreError, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -175,11 +177,21 @@ pub(super) async fn judge(
         verdict: charge.verdict,
     }));
     judgement.count(limits, exchange.worker.index, gateway.store.is_shared());
+    let penal = |(claim, charge): (&Claim, &Charge<'_>)| {
+        !charge.verdict.allowed && limits[claim.limit].penalty.is_some()
+    };
+    if claims.iter().zip(&charges).any(penal) {
+        let judged = Judged {
+            limits,
+            claims: &claims,
+            charges: &charges,
+            admitted: judgement.rejected_by.is_none(),
+            by_proxy: false,
+        };
+        punish(gateway, exchange.worker.index, exchange.origin.ip, exchange.decides, judged);
+    }
     if let Some(index) = judgement.rejected_by {
         let retry_after = store::retry_after(&charges);
-        if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
-            punish(gateway, exchange.decides, limits, &claims, &charges);
-        }
         return Err(match limits[claims[index].limit].layer {
             Layer::Global => Refusal::SystemLimited { retry_after },
             _ => Refusal::Limited { retry_after },
@@ -242,20 +254,21 @@ pub(super) fn refund(exchange: &mut Exchange, refusal: &Refusal, headers: Option
     }
 }
 
-/// Counts rejects where a limit has a penalty, and bans whoever has had too many.
+/// Counts rejects where a limit has a penalty, and bans a caller that has had too many.
 #[cold]
-fn punish(
-    gateway: &Gateway,
-    now: Micros,
-    limits: &Limits,
-    claims: &[Claim],
-    charges: &[Charge<'_>],
-) {
-    // Each gateway counts the rejects that it gives: a flood of them is nobody else's business.
+fn punish(gateway: &Gateway, worker: usize, ip: IpAddr, now: Micros, judged: Judged<'_, '_>) {
+    let by_proxy = address::is_in(&gateway.snapshot.load().identity.trusted_proxies, ip);
+    let judged = Judged { by_proxy, ..judged };
     let (store, bans) = (gateway.store.local(), &gateway.overrides.bans);
-    for (limit, fresh) in penalise(store, bans, limits, claims, charges, now) {
-        if fresh {
-            tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
+    for (limit, claim, penalised) in judged.penalise(store, bans, now) {
+        match penalised {
+            Penalised::Banned { fresh: false } => {}
+            Penalised::Banned { fresh: true } => {
+                tracing::warn!("a caller is banned for ignoring the limit '{}'", limit.name);
+            }
+            Penalised::Reported => {
+                limit.metrics(judged.claims[claim].plan).of(worker).shadow_banned.bump();
+            }
         }
     }
 }

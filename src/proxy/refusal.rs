@@ -21,6 +21,9 @@ pub enum Refusal {
     /// Its target is longer than is taken.
     #[error("the target is too long")]
     UriTooLong,
+    /// It has been here already: it would go round and round.
+    #[error("the request has come back to this gateway")]
+    Loop,
     /// CONNECT and TRACE are not for gateways.
     #[error("the method is not for gateways")]
     MethodRefused,
@@ -115,6 +118,7 @@ impl Refusal {
             Self::Malformed(_) => StatusCode::BAD_REQUEST,
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UriTooLong => StatusCode::URI_TOO_LONG,
+            Self::Loop => StatusCode::LOOP_DETECTED,
             Self::MethodRefused | Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Missing(_) | Self::UnknownKey | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
@@ -162,6 +166,7 @@ impl Refusal {
         match self {
             Self::Malformed(_) | Self::MethodRefused => Some(Refused::BadRequest),
             Self::UriTooLong => Some(Refused::UriTooLong),
+            Self::Loop => Some(Refused::Loop),
             Self::TooManyHeaders => Some(Refused::TooManyHeaders),
             Self::TooLarge => Some(Refused::BodyTooLarge),
             Self::Stalled => Some(Refused::BodyTimeout),

@@ -7,6 +7,7 @@ mod way;
 use super::body::Source;
 use super::exchange::Exchange;
 use super::forward::Prepared;
+use super::judge;
 use super::refusal::Refusal;
 use crate::upstream::answer::Head;
 use crate::upstream::connect::ConnectError;
@@ -85,11 +86,16 @@ pub(super) async fn relay(
             (None, _) => exchange.failed(),
         }
         let next = fault.and_then(|fault| {
-            exchange.endpoint.iter().for_each(InFlight::went_wrong);
-            upstream.failed(endpoint, fault, exchange.worker.gateway.clock.now());
-            // What was sent of a body is gone.
+            if !status.is_some_and(is_the_requests) {
+                exchange.endpoint.iter().for_each(InFlight::went_wrong);
+                let now = exchange.worker.gateway.clock.now();
+                upstream.failed(endpoint, fault, judge::number_of(exchange), now);
+            }
+            // What was sent of a body is gone. What was not sent at all can be sent elsewhere, whatever
+            // it does.
             let whole = request.body().is_some() == had_body;
-            let repeatable = whole && request.is_idempotent() && !exchange.has_told();
+            let once = request.is_idempotent() || !exchange.was_sent();
+            let repeatable = whole && once && !exchange.has_told();
             repeatable.then(|| tries.another(exchange, fault, status)).flatten()
         });
         let Some(next) = next else {
@@ -103,6 +109,12 @@ pub(super) async fn relay(
         }
         picked = next;
     }
+}
+
+/// Whether an answer tells of the request, and not of the endpoint: a method or a version of HTTP that it
+/// does not know.
+fn is_the_requests(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED)
 }
 
 /// Who was asked, and who may be asked next.

@@ -16,11 +16,14 @@ use crate::upgrade::Upgrade;
 use crate::upstream::InFlight;
 use crate::upstream::answer::Head;
 use http::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use std::rc::Rc;
 use std::time::Duration;
+
+/// A refusal is for one caller at one moment: no cache may keep it.
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The backend's answer, with the limits' headers.
 pub(super) fn relayed(mut exchange: Box<Exchange>, answer: Answer) -> Response<Body> {
@@ -56,6 +59,7 @@ pub(super) fn unheard(mut exchange: Box<Exchange>, answer: Answer) -> Body {
 /// The deadline of a client that speaks gRPC is over, while its request goes on at the backend.
 pub(super) fn too_late() -> Response<Body> {
     let mut response = Response::new(Body::EMPTY);
+    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     in_grpc(&mut response, &Refusal::GatewayTimeout);
     response
 }
@@ -104,6 +108,7 @@ pub(super) fn refused(
     let mut response = Response::new(Body::EMPTY);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, NO_STORE);
     match refusal {
         Refusal::Limited { retry_after } => tell(headers, &exchange, Some(*retry_after)),
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
@@ -166,6 +171,7 @@ fn in_grpc(response: &mut Response<Body>, refusal: &Refusal) {
         Refusal::Malformed(_)
         | Refusal::TooManyHeaders
         | Refusal::UriTooLong
+        | Refusal::Loop
         | Refusal::TooLarge => "13", // INTERNAL, as its HTTP mapping has it
     };
     *response.status_mut() = StatusCode::OK;

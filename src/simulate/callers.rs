@@ -162,7 +162,7 @@ impl Callers {
         } else {
             self.proxied += 1;
         }
-        address::forwarded(entry.ip, &headers, trusted)
+        address::x_forwarded_for(entry.ip, &headers, trusted)
     }
 
     fn address_of(&mut self, snapshot: &Snapshot, ip: IpAddr) -> u32 {
@@ -250,7 +250,7 @@ impl Callers {
             }
         }
         if let Some((id, plan)) = self.identify(snapshot, key) {
-            caller.exempt |= snapshot.exempt.api_keys.iter().any(|exempt| **exempt == *id);
+            caller.exempt |= snapshot.exempt.has_key(&id);
             caller.key_plan = plan.unwrap_or(caller.key_plan);
             person.api_key = self.api_keys.number(&id);
             caller.api_key = Some(id);

@@ -21,7 +21,8 @@ use crate::config::model::{Attribute, Config, Cost, Measure, SettledCost};
 use crate::limit::Quota;
 use crate::metrics::Metrics;
 use crate::overrides::Bans;
-use crate::proxy::claims::{Claims, Known, Parts, charge, claim, penalise};
+use crate::proxy::address::is_in;
+use crate::proxy::claims::{Claims, Judged, Known, Parts, charge, claim};
 use crate::snapshot::{Lasting, Limit, Snapshot};
 use crate::store::{self, Charge, Memory, Part, Store, Subject};
 use crate::upstream::names::{Names, Resolver};
@@ -153,10 +154,18 @@ impl Trial {
         let max_keys = if config.shared.is_some() { usize::MAX } else { config.max_keys };
         let (store, metrics) = (Store::Memory(Memory::new(max_keys)), Metrics::new(1));
         let names = Names::new(Resolver::System);
-        let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
+        let bans = Bans::default();
+        let lasting = Lasting {
+            store: &store,
+            bans: &bans,
+            metrics: &metrics,
+            names: &names,
+            previous: None,
+        };
         let shards = shards(&config);
         let snapshot = Snapshot::build(config, 0, lasting);
         store.adopt(snapshot.registry(&[]));
+        bans.adopt(snapshot.penalties());
         let tried = |(limit, routes): (&Arc<Limit>, Option<Vec<&str>>)| Tried {
             limit: Arc::clone(limit),
             routes: routes.map(|routes| routes.into_iter().map(str::to_owned).collect()),
@@ -176,7 +185,7 @@ impl Trial {
             callers: Callers::new(&snapshot, terms.headers.clone(), terms.accept_any_key),
             ways: Ways::new(),
             store,
-            bans: Bans::default(),
+            bans,
             limits,
             guards,
             outlives,
@@ -222,6 +231,9 @@ impl Trial {
         let (address, person) =
             (self.callers.address(arrival.address), self.callers.of(arrival.person));
         let known = !arrival.ip_only;
+        if address.exempt || person.caller.exempt && known {
+            return None;
+        }
         let parts = [
             Some(Part::Ip(address.counted)),
             person.caller.user.as_deref().filter(|_| known).map(Part::User),
@@ -275,10 +287,17 @@ impl Trial {
             usage.note(&charge.verdict, charge.shadow, rejecting);
             tried.counted.note(&charge.verdict, charge.shadow, rejecting);
         }
+        if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
+            let judged = Judged {
+                limits,
+                claims: &claims,
+                charges: &charges,
+                admitted: decision.rejected_by.is_none(),
+                by_proxy: is_in(&snapshot.identity.trusted_proxies, address.counted),
+            };
+            judged.penalise(memory, bans, time);
+        }
         if let Some(index) = decision.rejected_by {
-            if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
-                penalise(memory, bans, limits, &claims, &charges, time);
-            }
             return Outcome::Rejected(numbers[claims[index].limit]);
         }
         if let (false, Some(ending)) = (decision.holds.is_empty(), &arrival.end) {
@@ -301,6 +320,7 @@ impl Trial {
         let crowded = self.store.keys() > self.store.max_keys() / 2;
         if crowded || self.judged.is_multiple_of(SWEEP) {
             self.store.sweep(time);
+            self.bans.sweep(time);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! route. The first combination that answers to the method wins.
 
 use crate::config::model::{Host, PathPattern, Route};
+use crate::path::without_parameters;
 use http::{HeaderValue, Method};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -62,6 +63,7 @@ pub enum Mismatch {
 /// Why a route would not answer to a request, were it the only one. `host` in lower case without its
 /// port, `path` normalised.
 pub fn why_not(route: &Route, host: &str, path: &str, method: &Method) -> Option<Mismatch> {
+    let path = &*without_parameters(path);
     let is_host = |known: &Host| match known {
         Host::Exact(name) => name == host,
         Host::Below(name) => {
@@ -110,8 +112,9 @@ impl Router {
         router
     }
 
-    /// `host` in lower case without its port, `path` normalised.
+    /// `host` in lower case without its port, `path` normalised. Parameters of its segments are left out.
     pub fn find(&self, host: &str, path: &str, method: &Method) -> Found {
+        let path = &*without_parameters(path);
         let candidates = self.hosts(host).flat_map(|paths| paths.candidates(path));
         let mut allowed: Vec<&Method> = Vec::new();
         for methods in candidates {

@@ -20,7 +20,7 @@ mod shard;
 mod table;
 
 use super::key::Seed;
-use super::{Charge, Decision, Hold, LimitId, Part, REJECTS, Subject};
+use super::{Charge, Decision, Hold, LimitId, Subject};
 use crate::clock::Micros;
 use crate::limit::{Held, Quota, Seen, State, Verdict};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -177,15 +177,25 @@ impl Memory {
         }
     }
 
-    /// Forgets how often a caller has ignored rejects.
-    pub(crate) fn forgive(&self, part: Part<'_>) {
-        let penalties: Vec<LimitId> = {
-            let names = self.names.lock();
-            names.iter().filter(|(name, _)| name.ends_with(REJECTS)).map(|(_, id)| *id).collect()
-        };
-        for limit in penalties {
-            self.forget(limit, &Subject(&[part]));
+    /// Forgets what a caller has used of every limit.
+    pub(crate) fn forget_everywhere(&self, subject: &Subject<'_>) {
+        let limits = self.names.lock().len() as u32;
+        (0..limits).for_each(|limit| self.forget(LimitId(limit), subject));
+    }
+
+    /// Whether what was said to a caller goes by a counter that others use as well: the overflow counter
+    /// of a full store, or one of the caller's own that began where the overflow stood.
+    pub(crate) fn is_pooled(&self, charge: &Charge<'_>) -> bool {
+        let alone = charge.verdict.shared || charge.subject == Subject::EVERYONE;
+        if alone || self.overflowing.load(Ordering::Acquire) == 0 {
+            return false;
         }
+        if !self.overflow.lock().contains_key(&charge.limit) {
+            return false;
+        }
+        let key = self.seed.key(charge.limit.0, &charge.subject);
+        let shard = self.shards[shard_of(key)].lock();
+        shard.find(key).is_none_or(|slot| shard.is_inherited(slot))
     }
 
     /// Every decision: limits that see the caller for the first time, logs, a full store.
@@ -320,8 +330,12 @@ impl Memory {
             Stranger::Whole | Stranger::Overflows => Held::default(),
         };
         if place.stranger != Stranger::Overflows {
-            if guards[place.guard].take(place.slot, place.key, charge, begin) {
+            let shard = &mut guards[place.guard];
+            if shard.take(place.slot, place.key, charge, begin) {
                 self.keys.fetch_add(1, Ordering::Relaxed);
+                if place.stranger == Stranger::Heir {
+                    shard.inherit(place.key);
+                }
             }
         } else if let Some(shared) = overflow {
             quota.take(shared.entry(*limit).or_default(), verdict);
@@ -349,7 +363,11 @@ impl Memory {
             self.keys.fetch_sub(gone, Ordering::Relaxed);
             slots -= step;
         }
-        shard.lock().shrink();
+        let shard = &mut *shard.lock();
+        if self.overflowing.load(Ordering::Acquire) == 0 {
+            shard.disinherit();
+        }
+        shard.shrink();
     }
 }
 

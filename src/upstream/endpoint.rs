@@ -57,6 +57,19 @@ struct Standing {
     /// Failures in a row, and when the last one was.
     failures: AtomicU32,
     failed_at: AtomicU64,
+    /// Whose request was the first of them, and whether another caller's has failed since: one caller
+    /// alone takes no endpoint away from the others.
+    failed_first: AtomicU64,
+    failed_others: AtomicBool,
+}
+
+/// Whose request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Witness {
+    /// The endpoint could not be reached, whoever asks.
+    Any,
+    /// A caller, by a number.
+    Caller(u64),
 }
 
 /// Whether an endpoint can be asked.
@@ -193,8 +206,9 @@ impl Endpoint {
     }
 
     /// A request failed. Says whether it is one too many in a row; failures of long ago do not count,
-    /// and one while it is left alone neither.
-    pub fn failed(&self, now: Micros, eject: &model::Eject) -> bool {
+    /// nor does one while the endpoint is ejected. Failures of a single caller's requests are never too
+    /// many: that caller may have asked for what fails.
+    pub fn failed(&self, now: Micros, witness: Witness, eject: &model::Eject) -> bool {
         let standing = &self.standing;
         if now < standing.ejected_until.load(Ordering::Relaxed) {
             return false;
@@ -203,7 +217,18 @@ impl Endpoint {
         if now.saturating_sub(before) > micros(eject.lasts).saturating_mul(2) {
             standing.failures.store(0, Ordering::Relaxed);
         }
-        standing.failures.fetch_add(1, Ordering::Relaxed) + 1 >= eject.after
+        let count = standing.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        let several = match witness {
+            Witness::Any => true,
+            Witness::Caller(caller) if count == 1 => {
+                standing.failed_first.store(caller, Ordering::Relaxed);
+                false
+            }
+            Witness::Caller(caller) => caller != standing.failed_first.load(Ordering::Relaxed),
+        };
+        let several = several || count > 1 && standing.failed_others.load(Ordering::Relaxed);
+        standing.failed_others.store(several, Ordering::Relaxed);
+        several && count >= eject.after
     }
 
     /// Is not left alone any more.
@@ -215,6 +240,7 @@ impl Endpoint {
     pub fn eject(&self, now: Micros, eject: &model::Eject) {
         self.standing.failed_at.store(now, Ordering::Relaxed);
         self.standing.failures.store(eject.after.saturating_sub(1), Ordering::Relaxed);
+        self.standing.failed_others.store(true, Ordering::Relaxed);
         self.standing.ejected_until.store(now + micros(eject.lasts), Ordering::SeqCst);
         self.standing.troubled.store(true, Ordering::SeqCst);
     }
@@ -291,13 +317,25 @@ mod tests {
     fn failures_count_only_in_a_row() {
         let endpoint = endpoint();
         let now = 1000 * SECOND;
-        assert!(!endpoint.failed(now, &eject()));
-        assert!(!endpoint.failed(now, &eject()));
+        assert!(!endpoint.failed(now, Witness::Any, &eject()));
+        assert!(!endpoint.failed(now, Witness::Any, &eject()));
         endpoint.succeeded();
-        assert!(!endpoint.failed(now, &eject()));
-        assert!(!endpoint.failed(now + 61 * SECOND, &eject()), "the first is too long ago");
-        assert!(!endpoint.failed(now + 62 * SECOND, &eject()));
-        assert!(endpoint.failed(now + 63 * SECOND, &eject()));
+        assert!(!endpoint.failed(now, Witness::Any, &eject()));
+        assert!(!endpoint.failed(now + 61 * SECOND, Witness::Any, &eject()), "the first is too long ago");
+        assert!(!endpoint.failed(now + 62 * SECOND, Witness::Any, &eject()));
+        assert!(endpoint.failed(now + 63 * SECOND, Witness::Any, &eject()));
+    }
+
+    #[test]
+    fn one_caller_alone_ejects_nothing() {
+        let (endpoint, now) = (endpoint(), 1000 * SECOND);
+        let failed = |caller| endpoint.failed(now, Witness::Caller(caller), &eject());
+        assert!((0..100).all(|_| !failed(7)));
+        assert!(failed(8), "the others see it, too");
+        assert!(failed(7));
+        endpoint.succeeded();
+        assert!((0..100).all(|_| !failed(8)), "that was before");
+        assert!(endpoint.failed(now, Witness::Any, &eject()), "nor does it take a second caller");
     }
 
     #[test]
@@ -320,11 +358,11 @@ mod tests {
         let endpoint = endpoint();
         let now = 1000 * SECOND;
         endpoint.eject(now, &eject());
-        assert!(!endpoint.failed(now + SECOND, &eject()), "what was under way already");
-        assert!(endpoint.failed(now + 31 * SECOND, &eject()));
+        assert!(!endpoint.failed(now + SECOND, Witness::Any, &eject()), "what was under way already");
+        assert!(endpoint.failed(now + 31 * SECOND, Witness::Any, &eject()));
         endpoint.eject(now + 31 * SECOND, &eject());
         endpoint.succeeded();
-        assert!(!endpoint.failed(now + 62 * SECOND, &eject()));
+        assert!(!endpoint.failed(now + 62 * SECOND, Witness::Any, &eject()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{ANY_NUMBER, PRIORITY, TIME};
 use crate::config::callers::keys::SHA256;
-use crate::config::callers::{HEADER_NAME, KEY_SET, NETWORK};
+use crate::config::callers::{ADDRESS_SOURCE, HEADER_NAME, KEY_SET, NETWORK};
 use crate::config::grammar::RATE;
 use crate::config::section::Shape::{self, Like, List, Map, Number, OneOrList, Text};
 use crate::config::section::{Field, Rule, Section};
@@ -13,8 +13,9 @@ pub(in crate::config) static IDENTITY: Section = Section::new(
         Field::new(
             "trusted_proxies",
             NETWORKS,
-            "Peers whose X-Forwarded-For, Forwarded and user header are believed.",
+            "Peers whose client_ip header and user header are believed.",
         ),
+        Field::new("client_ip", Map(&CLIENT_IP), "How trusted proxies name the caller's address."),
         Field::new(
             "ipv6_prefix",
             Number(16, 128),
@@ -24,6 +25,16 @@ pub(in crate::config) static IDENTITY: Section = Section::new(
         Field::new("user", Map(&USER), "How users are known."),
         Field::new("api_key", Map(&API_KEYS), "How API keys are known."),
     ],
+);
+
+pub(in crate::config) static CLIENT_IP: Section = Section::new(
+    "client_ip",
+    &[Field::new(
+        "from",
+        Like(&ADDRESS_SOURCE),
+        "The one header that names the caller's address; the others are not forwarded.",
+    )
+    .or("x-forwarded-for")],
 );
 
 const NETWORKS: Shape = OneOrList(&Like(&NETWORK), 0);

@@ -99,6 +99,23 @@ impl Shard {
         }
     }
 
+    /// Remembers that a key's counter began where the overflow stood.
+    pub(super) fn inherit(&mut self, key: u64) {
+        if let Some(slot) = self.find(key) {
+            self.table.set_inherited(slot, true);
+        }
+    }
+
+    /// Whether what a slot holds began where the overflow stood.
+    pub(super) fn is_inherited(&self, slot: usize) -> bool {
+        self.table.is_inherited(slot)
+    }
+
+    /// What was inherited has been given back by time: the overflow is whole again.
+    pub(super) fn disinherit(&mut self) {
+        (0..self.slots()).for_each(|slot| self.table.set_inherited(slot, false));
+    }
+
     fn remove_log(&mut self, slot: Option<usize>, key: u64) -> Option<Held> {
         let log = self.take_log(key).map(|log| Held::Log(Box::new(log)));
         log.or_else(|| slot.map(|slot| Held::State(self.table.state(slot))))

@@ -21,10 +21,19 @@ struct Slot {
     carry: u32,
     limit: LimitId,
     kind: Kind,
+    /// It began where the overflow counter stood.
+    inherited: bool,
 }
 
-const EMPTY: Slot =
-    Slot { key: 0, stamp: 0, used: 0, carry: 0, limit: LimitId(0), kind: Kind::Bucket };
+const EMPTY: Slot = Slot {
+    key: 0,
+    stamp: 0,
+    used: 0,
+    carry: 0,
+    limit: LimitId(0),
+    kind: Kind::Bucket,
+    inherited: false,
+};
 
 const _: () = assert!(size_of::<Slot>() == 32);
 
@@ -86,6 +95,14 @@ impl Table {
         *slot = Slot { stamp, used, carry, kind, ..*slot };
     }
 
+    pub(super) fn is_inherited(&self, slot: usize) -> bool {
+        self.slots[slot].inherited
+    }
+
+    pub(super) fn set_inherited(&mut self, slot: usize, inherited: bool) {
+        self.slots[slot].inherited = inherited;
+    }
+
     /// Who is in a slot.
     pub(super) fn entry(&self, slot: usize) -> Option<Entry> {
         let Slot { key, limit, .. } = *self.slots.get(slot)?;
@@ -98,7 +115,7 @@ impl Table {
             self.resize((self.slots.len() * 7 / 5 + 2).next_multiple_of(2));
         }
         let Entry { key, limit, state: State { stamp, used, carry, kind } } = entry;
-        self.place(Slot { key, stamp, used, carry, limit, kind });
+        self.place(Slot { key, stamp, used, carry, limit, kind, inherited: false });
         self.len += 1;
     }
 

@@ -176,7 +176,7 @@ impl Shared {
     fn heed(&self, all: &Acts) {
         for act in self.overrides.adopt(all) {
             if matches!(act.act, What::Lift | What::Reset) {
-                self.local.forgive(act.caller.part());
+                self.overrides.bans.forget_rejects(act.caller.part());
                 self.denials.clear();
             }
         }
