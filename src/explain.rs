@@ -172,7 +172,9 @@ fn derive(given: &Given<'_>, headers: &HeaderMap, trusted: bool) -> (Origin, Str
             format!("the peer's own: it is not in trusted_proxies, so {name} does not count")
         }
         (true, true) if ip == peer => {
-            format!("the peer's own: a trusted proxy, but {name} names no other address, or cannot be read")
+            format!(
+                "the peer's own: a trusted proxy, but {name} names no other address, or cannot be read"
+            )
         }
         (true, true) => match &identity.client_ip {
             AddressSource::Header(_) => format!("{name}, sent by the trusted proxy {peer}"),

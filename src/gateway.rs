@@ -13,6 +13,7 @@ use crate::overrides::{Ban, Bans, Keeper, Overrides};
 use crate::proxy::leaving::Leaving;
 use crate::proxy::via::Via;
 use crate::saved::{self, Moment};
+use crate::shares::Shares;
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
 use crate::telemetry::Spans;
@@ -31,6 +32,10 @@ use tokio::sync::Notify;
 
 /// File descriptors that callers' connections leave alone.
 const RESERVED: u64 = 40;
+
+/// Bytes of heads that may have come in part, in all and from one address. (hyper holds as much again.)
+const HEADS: usize = 32 << 20;
+const HEADS_PER_ADDRESS: usize = HEADS / 16;
 
 /// A worker that has not moved for so many seconds will not.
 const STUCK: u32 = 15;
@@ -62,6 +67,8 @@ pub struct Gateway {
     pub access_log: Lines,
     /// Connections by address.
     pub connections: Connections,
+    /// Bytes of heads that have come in part.
+    pub unfinished_heads: Arc<Shares>,
     /// What this process is called in `Via`.
     pub via: Via,
     /// Requests that are finished without their clients.
@@ -177,6 +184,7 @@ impl Gateway {
             last_reload: Mutex::default(),
             access_log,
             connections: Connections::default(),
+            unfinished_heads: Shares::new(HEADS, HEADS_PER_ADDRESS),
             via: Via::new(),
             leaving: Arc::default(),
             names,

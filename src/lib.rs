@@ -66,6 +66,7 @@ pub mod proxy;
 pub mod proxy_protocol;
 pub mod saved;
 pub mod server;
+pub mod shares;
 pub mod simulate;
 pub mod snapshot;
 pub mod socket;

@@ -192,15 +192,8 @@ impl LimitMetrics {
     }
 
     /// What verdicts are called.
-    pub const VERDICTS: [&'static str; 7] = [
-        "allowed",
-        "rejected",
-        "shadow_rejected",
-        "shadow_banned",
-        "exempt",
-        "degraded",
-        "banned",
-    ];
+    pub const VERDICTS: [&'static str; 7] =
+        ["allowed", "rejected", "shadow_rejected", "shadow_banned", "exempt", "degraded", "banned"];
 
     /// A worker's part.
     #[inline]
@@ -438,10 +431,12 @@ pub enum Refused {
     Flood,
     /// The request had been here already.
     Loop,
+    /// Heads that came in part were too large together.
+    UnfinishedHeads,
 }
 
 impl Refused {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "too_many_connections",
         "too_many_connections_per_ip",
         "handshake",
@@ -454,6 +449,7 @@ impl Refused {
         "not_taken",
         "flood",
         "loop",
+        "unfinished_heads",
     ];
 }
 
@@ -586,6 +582,11 @@ impl Metrics {
     /// A guard of the edge refused something.
     pub fn refuse(&self, why: Refused) {
         self.refused[why as usize].increment();
+    }
+
+    /// How often a guard refused for this reason.
+    pub fn refused(&self, reason: &str) -> u64 {
+        self.refusals().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
     }
 
     /// What the guards refused, by reason.

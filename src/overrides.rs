@@ -282,7 +282,10 @@ mod tests {
     #[test]
     fn what_one_gateway_says_holds_on_the_others() {
         let clock = Clock::manual(1000);
-        let (here, there) = (Overrides::new(clock.clone(), Bans::default()), Overrides::new(clock, Bans::default()));
+        let (here, there) = (
+            Overrides::new(clock.clone(), Bans::default()),
+            Overrides::new(clock, Bans::default()),
+        );
         here.keep(Keeper::Store).unwrap();
         there.keep(Keeper::Store).unwrap();
         here.act(act(What::Ban, 1000, 5000)).unwrap();

@@ -29,6 +29,7 @@ pub(crate) mod settle;
 mod tunnel;
 pub mod via;
 mod watched;
+mod websocket;
 
 use crate::incoming::Incoming;
 use crate::upgrade::Upgrade;

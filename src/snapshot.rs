@@ -316,8 +316,7 @@ pub struct Lasting<'a> {
 impl Snapshot {
     /// Builds the next generation.
     pub fn build(config: Config, loaded_at: Micros, lasting: Lasting<'_>) -> Self {
-        let limit =
-            |limit: &model::Limit| Arc::new(Limit::new(limit, &config.plans, lasting));
+        let limit = |limit: &model::Limit| Arc::new(Limit::new(limit, &config.plans, lasting));
         let guards: Vec<Arc<Limit>> = config.limits.iter().map(limit).collect();
         let router = Router::new(&config.routes);
         let upstreams = upstreams(&config, lasting);

@@ -35,6 +35,11 @@ impl Socket {
 
     /// Ends the connection so that the other side takes it for broken.
     pub fn reset(self) {
+        self.reset_when_closed();
+    }
+
+    /// Once this is dropped, the other side takes the connection for broken.
+    pub fn reset_when_closed(&self) {
         let stream = self.stream();
         let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
     }

@@ -11,6 +11,10 @@ fn answering(bytes: &'static str) -> (Backend, Gateway) {
     (backend, gateway)
 }
 
+fn via(gateway: &Gateway) -> String {
+    gateway.server().gateway().via.name().to_owned()
+}
+
 #[test]
 fn a_request_is_forwarded_with_what_a_gateway_must_say() {
     let backend = Backend::start();
@@ -24,7 +28,7 @@ fn a_request_is_forwarded_with_what_a_gateway_must_say() {
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
     assert_eq!(seen.header("x-forwarded-host"), Some("api.test:81"));
-    assert_eq!(seen.header("via"), Some("1.1 sluice"));
+    assert_eq!(seen.header("via"), Some(format!("1.1 {}", via(&gateway)).as_str()));
     assert_eq!(seen.header("content-length"), Some("4"));
 }
 
@@ -55,7 +59,7 @@ fn what_belongs_to_one_connection_is_not_forwarded_in_either_direction() {
         assert_eq!(seen.header(name), None, "{name}");
     }
     assert_eq!(seen.header("authorization"), Some("Basic x"), "cannot be nominated away");
-    assert_eq!(seen.header("via"), Some("1.0 edge, 1.1 sluice"));
+    assert_eq!(seen.header("via"), Some(format!("1.0 edge, 1.1 {}", via(&gateway)).as_str()));
     assert_eq!(seen.header("x-other"), Some("1"));
 }
 

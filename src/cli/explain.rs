@@ -91,13 +91,8 @@ fn offline(config: Config, peer: IpAddr, request: &Request<()>) -> Explanation {
     let names = Names::new(Resolver::System);
     let (routes, clock) = (config.routes.clone(), Clock::system());
     let bans = Bans::default();
-    let lasting = Lasting {
-        store: &store,
-        bans: &bans,
-        metrics: &metrics,
-        names: &names,
-        previous: None,
-    };
+    let lasting =
+        Lasting { store: &store, bans: &bans, metrics: &metrics, names: &names, previous: None };
     let snapshot = Snapshot::build(config, clock.now(), lasting);
     let wall = clock.wall(clock.now());
     let peer = peer.to_canonical();

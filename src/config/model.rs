@@ -245,6 +245,12 @@ impl Identity {
         matches!(&self.user, Some(UserSource::Header(user)) if user == name)
     }
 
+    /// Whether callers present their API key in this header.
+    pub fn is_key_header(&self, name: &HeaderName) -> bool {
+        let place = self.api_key.as_ref().map(|keys| &keys.place);
+        matches!(place, Some(KeyPlace::Header(key)) if key == name)
+    }
+
     /// Whether only a trusted proxy may set this header: it names the user or the caller's address.
     pub fn is_proxy_header(&self, name: &HeaderName) -> bool {
         self.is_user_header(name)

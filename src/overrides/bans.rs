@@ -121,7 +121,7 @@ impl Bans {
     }
 
     /// Counts a reject of a caller; says whether they have had more than are tolerated.
-    pub(crate) fn count_reject(
+    pub fn count_reject(
         &self,
         limit: LimitId,
         tolerated: &Quota,

@@ -18,6 +18,7 @@ use crate::deadline::Deadlines;
 use crate::listener::Greeting;
 use crate::metrics::Refused;
 use crate::proxy_protocol;
+use crate::shares::Share;
 use crate::snapshot::Snapshot;
 use crate::socket::Socket;
 use crate::upstream::answer::Head;
@@ -49,8 +50,8 @@ pub struct Peer {
     pub(super) interim: RefCell<Vec<Head>>,
     /// What the bytes that have come belong to, over HTTP/1.1.
     pub(super) inbound: Cell<Inbound>,
-    /// A head that has come in part.
-    unfinished: RefCell<Vec<u8>>,
+    /// A head that has come in part, and what it takes of all that such heads may.
+    unfinished: RefCell<(Vec<u8>, Option<Share>)>,
     /// Nobody can tell what comes after the request under way.
     last: Cell<bool>,
     /// What the request that was just answered has switched to.
@@ -78,28 +79,41 @@ impl Peer {
     }
 
     /// Bytes have come over HTTP/1.1. A head that came whole is kept in the worker's own place: it is
-    /// read before anybody else can come.
-    pub(super) fn heard(&self, bytes: &[u8], last_read: &RefCell<Vec<u8>>) -> Inbound {
+    /// read before anybody else can come. Heads that come in part may together be so large.
+    pub(super) fn heard(&self, bytes: &[u8], worker: &Worker) -> Result<Inbound, Refused> {
         let before = self.inbound.get();
         let inbound = before.read(bytes, self.activity.waits_for_a_head());
         self.inbound.set(inbound);
         self.activity.read_ahead(inbound == Inbound::Ahead || inbound == Inbound::Lost);
         if inbound == Inbound::Head {
-            let mut unfinished = self.unfinished.borrow_mut();
             if before == Inbound::Head || chunks::is_unfinished(bytes) {
+                let (unfinished, share) = &mut *self.unfinished.borrow_mut();
+                let share = share.get_or_insert_with(|| self.share_of_heads(worker));
+                if !share.grow(bytes.len()) {
+                    return Err(Refused::UnfinishedHeads);
+                }
                 unfinished.extend_from_slice(bytes);
             } else {
-                let mut last_read = last_read.borrow_mut();
+                let mut last_read = worker.last_read.borrow_mut();
                 last_read.clear();
                 last_read.extend_from_slice(bytes);
             }
         }
-        inbound
+        if inbound.is_garbled() { Err(Refused::BadRequest) } else { Ok(inbound) }
+    }
+
+    /// A trusted proxy's connections carry many callers, and count for no address.
+    #[cold]
+    fn share_of_heads(&self, worker: &Worker) -> Share {
+        let generation = worker.generation();
+        let address = cut(self.ip, generation.snapshot.identity.ipv6_prefix);
+        let address = (!self.is_trusted(&generation.snapshot)).then_some(address);
+        worker.gateway.unfinished_heads.none(address)
     }
 
     /// A request begins; `last_read` is its head, unless that came in parts.
     pub(super) fn account_for(&self, last_read: &[u8], framed: Framed) {
-        let unfinished = self.unfinished.take();
+        let (unfinished, _share) = self.unfinished.take();
         let read = if unfinished.is_empty() { last_read } else { &unfinished };
         let inbound = self.inbound.get().begin(read, framed);
         self.inbound.set(inbound);
@@ -195,6 +209,8 @@ async fn greet(
         let mut stream = stream;
         let mut source = None;
         if greeting.proxy_protocol {
+            // Until then, it counts for the peer.
+            let _waiting = Counted::new(worker, address).ok_or(Refused::TooManyConnectionsPerIp)?;
             source = read_source(&mut stream).await.map_err(|_| FAILED)?;
         }
         // Before the handshake, which is what costs most.

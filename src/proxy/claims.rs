@@ -198,8 +198,7 @@ impl<'l> Judged<'_, 'l> {
             let outcome = if limit.shadow {
                 Penalised::Reported
             } else {
-                let (why, until) =
-                    (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
+                let (why, until) = (Why::Penalty(limit.name.as_str().into()), now + penalty.lasts);
                 let metrics = Some(Arc::clone(limit.metrics(claim.plan)));
                 Penalised::Banned { fresh: bans.add(Ban { who, why, until, metrics }, now) }
             };

@@ -2,6 +2,7 @@
 
 use super::accept::Peer;
 use super::address::Origin;
+use super::byte_meter::ByteMeter;
 use super::chunks::Framed;
 use super::destination::Destination;
 use super::identify::Caller;
@@ -15,6 +16,7 @@ use super::settle::{End, Settlement, Telling};
 use crate::clock::Micros;
 use crate::config::model::{Layer, OnLeave};
 use crate::incoming::Receiving;
+use crate::limit::Verdict;
 use crate::snapshot::{Found, Limits, Route, Snapshot};
 use crate::trace::{Said, Trace};
 use crate::upgrade::Upgrade;
@@ -280,16 +282,33 @@ impl Exchange {
         self.sent.get()
     }
 
-    /// A limit that counts the request's bytes is used up in the middle of its body.
+    /// What charges the bytes that the client sends, and those that it gets.
+    pub(super) fn byte_meters(&self) -> (Option<Rc<ByteMeter>>, Option<Rc<ByteMeter>>) {
+        let settlement = self.settlement.as_ref();
+        (settlement.and_then(|s| s.uploaded()), settlement.and_then(|s| s.downloaded()))
+    }
+
+    /// A limit that counts bytes is used up in the middle of them: which limit, and what it said. It is the
+    /// one that rejects the request, although it was admitted.
+    #[cold]
+    pub(super) fn note_used_up(&mut self) -> Option<(usize, Verdict)> {
+        let (uploaded, downloaded) = self.byte_meters();
+        let refused = [uploaded, downloaded].into_iter().flatten().find_map(|m| m.refused());
+        let (index, verdict) = refused?;
+        let verdict = verdict?;
+        self.judgement.rejected_by = Some(index);
+        self.judgement.said[index].verdict = verdict;
+        let said = &self.judgement.said[index];
+        let limit = &self.limits()[said.limit];
+        limit.metrics(said.plan).of(self.worker.index).rejected.bump();
+        Some((said.limit, verdict))
+    }
+
+    /// The same for the body of a request.
     #[cold]
     pub(super) fn over_limit(&mut self) -> Refusal {
-        let meter = self.settlement.as_ref().and_then(|settlement| settlement.uploaded());
-        let refused = meter.and_then(|meter| meter.refused());
-        let Some((index, Some(verdict))) = refused else { return Refusal::StoreAway };
+        let Some((limit, verdict)) = self.note_used_up() else { return Refusal::StoreAway };
         let retry_after = verdict.retry_after();
-        self.judgement.rejected_by = Some(index);
-        let limit = self.judgement.said[index].limit;
-        self.judgement.said[index].verdict = verdict;
         match self.limits()[limit].layer {
             Layer::Global => Refusal::SystemLimited { retry_after },
             _ => Refusal::Limited { retry_after },
@@ -300,6 +319,13 @@ impl Exchange {
     pub(super) fn settle_by_head(&mut self, status: StatusCode, headers: &HeaderMap) {
         if let Some(settlement) = &mut self.settlement {
             settlement.head(&self.method, status, headers, &mut self.judgement.said);
+        }
+    }
+
+    /// Settles costs that the answer tells, where bytes are still to come.
+    pub(super) fn settle_numbers(&mut self, end: End) {
+        if let Some(settlement) = &mut self.settlement {
+            settlement.end_numbers(end, &mut self.judgement.said);
         }
     }
 

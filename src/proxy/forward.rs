@@ -8,7 +8,7 @@ use super::destination::Destination;
 use super::exchange::{Exchange, TRACEPARENT, X_REQUEST_ID};
 use super::present::Present;
 use super::refusal::Refusal;
-use crate::config::model::{AddressSource, KeyPlace};
+use crate::config::model::{AddressSource, Attribute};
 use crate::hop;
 use crate::incoming::{Incoming, Receiving};
 use crate::path::strip_prefix;
@@ -21,8 +21,8 @@ use crate::upstream::upload::Upload;
 use h2::ext::Protocol;
 use head::{Fields, Sink, Wire, Writer};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, SEC_WEBSOCKET_KEY, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
@@ -286,7 +286,8 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
     if exchange.present.has(Present::CONNECTION) {
         let elements =
             lines(headers, &CONNECTION).flat_map(|line| line.split(|byte| *byte == b','));
-        named.extend(elements.filter_map(hop::named));
+        let named_here = elements.filter_map(hop::named);
+        named.extend(named_here.filter(|name| !identifies(name, exchange)));
     }
     for (name, value) in headers {
         let passes = match name.as_str() {
@@ -442,16 +443,23 @@ fn say_what_to_switch_to<S: Sink>(writer: &mut Writer<'_, S>, upgrade: &Upgrade)
     }
 }
 
+/// Whether the gateway tells callers apart by a header: `Connection` cannot keep it from the backend.
+#[cold]
+fn identifies(name: &HeaderName, exchange: &Exchange) -> bool {
+    let identity = &exchange.snapshot().identity;
+    let counts = |attribute: &Attribute| matches!(attribute, Attribute::Header(by) if by == name);
+    let limits = exchange.limits().iter();
+    identity.is_proxy_header(name)
+        || identity.is_key_header(name)
+        || limits.flat_map(|limit| limit.by.iter().chain(&limit.unless)).any(counts)
+}
+
 /// Headers that the gateway itself reads, sets or removes. A caller cannot bring them in by the
 /// back door: as a trailer, or in a spelling that backends after CGI's fashion take for the same.
 fn is_ours(name: &HeaderName, snapshot: &Snapshot, route: &Route) -> bool {
-    let key = match snapshot.identity.api_key.as_ref().map(|keys| &keys.place) {
-        Some(KeyPlace::Header(key)) => Some(key),
-        _ => None,
-    };
     !hop::may_be_named(name)
         || hop::is_per_connection(name)
-        || key == Some(name)
+        || snapshot.identity.is_key_header(name)
         || snapshot.identity.is_proxy_header(name)
         || route.edits(name)
 }

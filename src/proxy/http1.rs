@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long the goodbye of a connection may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(worker: Rc<Worker>, peer: Rc<Peer>, socket: Watched) {

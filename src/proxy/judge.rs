@@ -199,6 +199,8 @@ pub(super) async fn judge(
     }
     let delay = store::delay(&charges);
     let (holds, announced) = (&mut decision.holds, exchange.announced);
+    // What a tunnel will carry is announced nowhere.
+    let announced = announced.filter(|_| exchange.upgrade.is_none());
     exchange.settlement = Settlement::take(gateway, holds, &judgement.said, limits, announced);
     let mut admission = Admission::new(decision.holds, gateway);
     if let Some(custody) = &exchange.custody {

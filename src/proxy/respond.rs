@@ -83,7 +83,7 @@ fn switched(
     headers.remove(CONTENT_LENGTH);
     tell(headers, &exchange, None);
     *response.status_mut() = status;
-    drop(exchange.settle(End::Whole));
+    exchange.settle_numbers(End::Whole);
     exchange.note_answer(status, None);
     exchange.note_switch();
     exchange.endpoint.iter().for_each(InFlight::went_well);
@@ -91,9 +91,9 @@ fn switched(
     exchange.leave_upstream();
     let idle = exchange.route().map(|route| &exchange.snapshot().upstreams[route.upstream]);
     let idle = idle.map_or(Duration::ZERO, |upstream| upstream.config.timeouts.tunnel);
-    let peer = Rc::clone(&exchange.peer);
+    let (peer, is_websocket) = (Rc::clone(&exchange.peer), upgrade.is_websocket());
     *peer.tunnel.borrow_mut() =
-        source.into_tunnel().map(|backend| Tunnel { backend, exchange, idle });
+        source.into_tunnel().map(|backend| Tunnel { backend, exchange, idle, is_websocket });
     response
 }
 

@@ -239,11 +239,7 @@ impl Settlement {
     pub(super) fn end(&mut self, end: End, sent: bool, said: &mut [Said]) {
         let now = self.gateway.clock.now();
         let end = if end == End::Left && !sent { End::Unreached } else { end };
-        for number in std::mem::take(&mut self.numbers) {
-            if let Some(cost) = number.cost(end, self.chosen) {
-                self.settle(&number.hold, number.limit, number.said, cost, now, said);
-            }
-        }
+        self.end_numbers(end, said);
         let bytes = [self.uploaded.take(), self.downloaded.take()];
         for passed in bytes.into_iter().flatten().flat_map(|meter| meter.end(end)) {
             let Passed { hold, limit, said: place, last, all } = passed;
@@ -256,6 +252,16 @@ impl Settlement {
 }
 
 impl Settlement {
+    /// The answer, or the head of one that is followed by a tunnel, tells no more numbers.
+    pub(super) fn end_numbers(&mut self, end: End, said: &mut [Said]) {
+        let now = self.gateway.clock.now();
+        for number in std::mem::take(&mut self.numbers) {
+            if let Some(cost) = number.cost(end, self.chosen) {
+                self.settle(&number.hold, number.limit, number.said, cost, now, said);
+            }
+        }
+    }
+
     fn settle(
         &mut self,
         hold: &Hold,

@@ -23,6 +23,11 @@ impl Via {
         Self { hops: hops.map(|hop| hop.into_bytes().into()), name }
     }
 
+    /// What this process is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What is added for a request that came in this version.
     pub(super) fn hop(&self, version: Version) -> &[u8] {
         match version {
@@ -46,7 +51,8 @@ impl Default for Via {
 
 /// Who has passed a request on: the second word of each element.
 pub fn names(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let elements = headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|b| *b == b','));
+    let elements =
+        headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|b| *b == b','));
     elements.filter_map(|element| {
         element.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).nth(1)
     })

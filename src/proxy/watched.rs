@@ -3,6 +3,7 @@
 
 use super::accept::Peer;
 use super::activity::Activity;
+use crate::metrics::Refused;
 use crate::socket::Socket;
 use crate::upstream::answer::Head;
 use crate::worker::Worker;
@@ -79,6 +80,20 @@ impl Watched {
         written
     }
 
+    /// An answer to what is no request is hyper's own: it is written with the field that every refusal
+    /// carries. Says whether it is one.
+    fn is_refusal(&mut self, bytes: &[u8]) -> bool {
+        if !self.peer.activity.waits_for_a_head() || !bytes.starts_with(b"HTTP/1.") {
+            return false;
+        }
+        let end = bytes.windows(2).position(|two| two == b"\r\n").map_or(0, |at| at + 2);
+        let (status, rest) = bytes.split_at(end);
+        for part in [status, b"cache-control: no-store\r\n", rest] {
+            self.interim.extend_from_slice(part);
+        }
+        true
+    }
+
     /// Writes interim answers, if nothing of an earlier answer is still to be written.
     #[inline]
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
@@ -137,8 +152,10 @@ impl AsyncRead for Watched {
         self.peer.activity.bytes_read();
         if !self.peer.activity.is_multiplexed() {
             let bytes = &buffer.filled()[before..];
-            let inbound = self.peer.heard(bytes, &self.worker.last_read);
-            if inbound.is_garbled() {
+            if let Err(refused) = self.peer.heard(bytes, &self.worker) {
+                if refused == Refused::UnfinishedHeads {
+                    self.worker.gateway.metrics.refuse(refused);
+                }
                 return Poll::Ready(Err(ErrorKind::InvalidData.into()));
             }
         }
@@ -153,6 +170,9 @@ impl AsyncWrite for Watched {
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         ready!(self.poll_interim(cx))?;
+        if self.is_refusal(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.note(written)
     }
@@ -163,6 +183,11 @@ impl AsyncWrite for Watched {
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         ready!(self.poll_interim(cx))?;
+        if let Some(first) = slices.iter().find(|slice| !slice.is_empty())
+            && self.is_refusal(first)
+        {
+            return Poll::Ready(Ok(first.len()));
+        }
         let Self { socket, worker, .. } = &mut *self;
         let socket = Pin::new(socket);
         let written = if let [one] = slices {

@@ -22,6 +22,11 @@ impl StreamSocket {
     pub fn new(receive: Receiving, send: SendStream<Bytes>) -> Self {
         Self { receive, send, here: Bytes::new() }
     }
+
+    /// Ends the stream as broken: what a reset is to a socket.
+    pub fn reset(&mut self) {
+        self.send.send_reset(Reason::CANCEL);
+    }
 }
 
 impl AsyncRead for StreamSocket {

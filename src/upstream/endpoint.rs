@@ -321,7 +321,10 @@ mod tests {
         assert!(!endpoint.failed(now, Witness::Any, &eject()));
         endpoint.succeeded();
         assert!(!endpoint.failed(now, Witness::Any, &eject()));
-        assert!(!endpoint.failed(now + 61 * SECOND, Witness::Any, &eject()), "the first is too long ago");
+        assert!(
+            !endpoint.failed(now + 61 * SECOND, Witness::Any, &eject()),
+            "the first is too long ago"
+        );
         assert!(!endpoint.failed(now + 62 * SECOND, Witness::Any, &eject()));
         assert!(endpoint.failed(now + 63 * SECOND, Witness::Any, &eject()));
     }
@@ -358,7 +361,10 @@ mod tests {
         let endpoint = endpoint();
         let now = 1000 * SECOND;
         endpoint.eject(now, &eject());
-        assert!(!endpoint.failed(now + SECOND, Witness::Any, &eject()), "what was under way already");
+        assert!(
+            !endpoint.failed(now + SECOND, Witness::Any, &eject()),
+            "what was under way already"
+        );
         assert!(endpoint.failed(now + 31 * SECOND, Witness::Any, &eject()));
         endpoint.eject(now + 31 * SECOND, &eject());
         endpoint.succeeded();

@@ -9,7 +9,7 @@ use sluice::clock::Clock;
 use sluice::config::model::{RedisServers, RedisUrl, SharedStore};
 use sluice::limit::{Calendar, Period, Quota, Rate, Verdict};
 use sluice::metrics::StoreMetrics;
-use sluice::overrides::Overrides;
+use sluice::overrides::{Bans, Overrides};
 use sluice::store::{Charge, Decision, Memory, Part, Redis, Registry, Store, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,7 +147,7 @@ impl Stores {
             1,
             clock.clone(),
             Arc::new(StoreMetrics::new(1)),
-            Arc::new(Overrides::new(clock.clone())),
+            Arc::new(Overrides::new(clock.clone(), Bans::default())),
             edit,
         );
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -209,6 +209,12 @@ impl Shard {
 
 /// Whether nothing would be forgiven by forgetting this.
 pub(super) fn whole(limits: &Limits, limit: LimitId, seen: Seen<'_>, now: Micros) -> bool {
-    let quotas = limits.get(limit.0 as usize);
-    quotas.is_none_or(|quotas| quotas.iter().all(|quota| quota.is_whole(seen, now)))
+    match limits.get(limit.0 as usize).filter(|quotas| !quotas.is_empty()) {
+        Some(quotas) => quotas.iter().all(|quota| quota.is_whole(seen, now)),
+        // What is in flight is still there when a limit that a reload removed comes back.
+        None => match seen {
+            Seen::State(State { kind: Kind::Concurrency, used, .. }) => used == 0,
+            _ => true,
+        },
+    }
 }
