@@ -1,7 +1,7 @@
 //! The caller's address: who is believed, and who is not.
 //!
 //! Input: a line with numbers (which peer, which networks are trusted, how headers are made of the
-//! rest), then lines `X-Forwarded-For` and, behind a `|`, `Forwarded`.
+//! rest, and which header counts), then lines `X-Forwarded-For` and, behind a `|`, `Forwarded`.
 
 #![no_main]
 
@@ -9,9 +9,15 @@ use http::header::FORWARDED;
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 use libfuzzer_sys::fuzz_target;
+use config::model::{AddressSource, Identity};
 use proxy::address::{Origin, is_in};
 use sluice_fuzz::line;
 use std::net::IpAddr;
+
+/// The types that it is configured by.
+mod config {
+    pub(crate) use sluice::config::model;
+}
 
 /// The code under test among as little as it looks at of what stands around it: it needs a worker
 /// and a connection otherwise.
@@ -26,6 +32,7 @@ mod proxy {
 
     mod exchange {
         use super::present::Present;
+        use crate::config::model::Identity;
         use std::net::IpAddr;
 
         pub(crate) struct Exchange {
@@ -40,11 +47,6 @@ mod proxy {
 
         pub(crate) struct Snapshot {
             pub(crate) identity: Identity,
-        }
-
-        pub(crate) struct Identity {
-            pub(crate) trusted_proxies: Vec<ipnet::IpNet>,
-            pub(crate) ipv6_prefix: u8,
         }
 
         impl Exchange {
@@ -64,14 +66,13 @@ mod proxy {
     pub(crate) fn origin(
         peer: std::net::IpAddr,
         headers: &http::HeaderMap,
-        trusted: &[ipnet::IpNet],
-        ipv6_prefix: u8,
+        identity: &crate::config::model::Identity,
     ) -> address::Origin {
         let exchange = exchange::Exchange {
             peer: exchange::Peer { ip: peer },
             present: present::Present::of(headers),
             snapshot: exchange::Snapshot {
-                identity: exchange::Identity { trusted_proxies: trusted.to_vec(), ipv6_prefix },
+                identity: identity.clone(),
             },
         };
         address::origin(&exchange, headers)
@@ -96,8 +97,18 @@ fuzz_target!(|data: &[u8]| {
     let trusted: Vec<IpNet> = chosen.map(|(_, net)| net.parse().expect("a network")).collect();
     let prefix = 16 + prefix % 113;
     let Some(headers) = headers(rest) else { return };
-    let seen = |headers: &HeaderMap| -> Origin {
-        let origin = proxy::origin(peer, headers, &trusted, prefix);
+    let identity = |client_ip: AddressSource| Identity {
+        trusted_proxies: trusted.clone(),
+        ipv6_prefix: prefix,
+        client_ip,
+        ..Identity::default()
+    };
+    let source = |name: &str| match name {
+        "forwarded" => AddressSource::Forwarded,
+        _ => AddressSource::XForwardedFor,
+    };
+    let seen_in = |name: &str, headers: &HeaderMap| -> Origin {
+        let origin = proxy::origin(peer, headers, &identity(source(name)));
         assert_eq!(origin.ip, origin.ip.to_canonical());
         let cut = match origin.ip {
             IpAddr::V4(_) => origin.ip,
@@ -107,16 +118,20 @@ fuzz_target!(|data: &[u8]| {
         origin
     };
 
-    let ip = seen(&headers).ip;
-    if headers.is_empty() || !is_in(&trusted, peer) {
-        assert_eq!(ip, peer, "somebody who is not trusted was believed");
-        return;
+    for name in ["x-forwarded-for", "forwarded"] {
+        let ip = seen_in(name, &headers).ip;
+        if !headers.contains_key(name) || !is_in(&trusted, peer) {
+            assert_eq!(ip, peer, "a peer that is not trusted, or another header, was believed");
+        }
+        // Only the peer, or an address that the header names.
+        if ip != peer {
+            let lines = headers.get_all(name).iter();
+            let all: Vec<u8> = lines.flat_map(|v| [v.as_bytes(), b","].concat()).collect();
+            assert!(names(&all, ip), "no {name} names {ip}");
+        }
     }
-    assert_eq!(proxy::origin(peer, &headers, &[], prefix).ip, peer, "nobody is trusted");
-    // Only the peer, or an address that was named.
-    if ip != peer {
-        let all: Vec<u8> = headers.values().flat_map(|v| [v.as_bytes(), b","].concat()).collect();
-        assert!(names(&all, ip), "{ip} is nobody's word");
+    if !is_in(&trusted, peer) {
+        return;
     }
 
     // What a stranger says of somebody else before a trusted proxy names the stranger is nothing.
@@ -136,6 +151,7 @@ fuzz_target!(|data: &[u8]| {
     for (name, proof) in said {
         let mut alone = HeaderMap::new();
         alone.append(name, HeaderValue::from_str(&proof).expect("a value"));
+        let seen = |headers: &HeaderMap| seen_in(name, headers);
         assert_eq!(seen(&alone).ip, stranger, "{proof}");
         for before in headers.get_all(name) {
             let mut one_line = HeaderMap::new();
@@ -160,7 +176,7 @@ fuzz_target!(|data: &[u8]| {
         ] {
             let mut headers = HeaderMap::new();
             headers.append(FORWARDED, HeaderValue::from_str(&element).expect("a value"));
-            assert_eq!(seen(&headers).ip, stranger, "{element}");
+            assert_eq!(seen_in("forwarded", &headers).ip, stranger, "{element}");
         }
     }
 });

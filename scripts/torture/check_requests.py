@@ -12,6 +12,8 @@ AFTER = b"GET /after HTTP/1.1\r\nHost: after.test\r\n\r\n"
 # What a request is called if its caller does not say.
 CALLED = [re.compile(rb"traceparent: 00-[0-9a-f]{32}-[0-9a-f]{16}-01"), re.compile(rb"x-request-id: [0-9a-f]{32}")]
 
+# What a process is called in Via.
+PROCESS = re.compile(rb"sluice-[0-9a-f]{8}$")
 OURS = {b"via", b"traceparent", b"x-request-id", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"connection", b"te"}
 
 
@@ -145,7 +147,7 @@ class Requests:
             fields.append(b"transfer-encoding: chunked")
         elif wanted.length is not None:
             fields.append(b"content-length: %d" % wanted.length)
-        lines = sorted(name + b": " + value for name, value in request.fields)
+        lines = sorted(name + b": " + PROCESS.sub(b"sluice", value) for name, value in request.fields)
         for own in CALLED:
             # What a request is called begins here, once, unless the case says it.
             if not any(field.startswith(own.pattern.split(b" ")[0]) for field in fields):
