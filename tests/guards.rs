@@ -276,8 +276,7 @@ fn connections_are_spread_evenly_over_the_workers() {
 /// The real binary, with this before it on a shell's line.
 fn launched(backend: &Backend, stdout: Stdio, shell: &str) -> (Process, std::net::SocketAddr) {
     let folder = tempfile::tempdir().unwrap();
-    let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let yaml = format!("listen: 127.0.0.1:0\nadmin: {admin}\n{}", open(backend));
+    let yaml = format!("listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{}", open(backend));
     std::fs::write(folder.path().join("gateway.yaml"), yaml).unwrap();
     let line = format!("{shell}; exec {} run -c gateway.yaml", env!("CARGO_BIN_EXE_sluice"));
     let mut command = Command::new("bash");
@@ -285,7 +284,9 @@ fn launched(backend: &Backend, stdout: Stdio, shell: &str) -> (Process, std::net
     let quiet = |lines: std::io::Lines<std::io::BufReader<std::process::ChildStderr>>| {
         std::thread::spawn(move || lines.for_each(drop));
     };
-    (Process::launch(folder, &mut command, quiet), admin)
+    let process = Process::launch(folder, &mut command, quiet);
+    let admin = process.admin.expect("an admin listener");
+    (process, admin)
 }
 
 #[test]

@@ -5,6 +5,7 @@ pub mod backend;
 pub mod client;
 pub mod examples;
 pub mod faulty;
+pub mod held;
 pub mod http2;
 pub mod load;
 pub mod operator;
@@ -13,6 +14,7 @@ pub mod redis;
 
 pub use backend::Backend;
 pub use client::{Connection, Reply};
+pub use held::HeldPort;
 
 use parking_lot::Mutex;
 use sluice::clock::Clock;
@@ -207,7 +209,8 @@ impl Gateway {
     }
 }
 
-fn complete(yaml: &str) -> String {
+/// With a listener on port 0 unless the text has one.
+pub fn complete(yaml: &str) -> String {
     if yaml.contains("listen:") { yaml.to_owned() } else { format!("listen: 127.0.0.1:0\n{yaml}") }
 }
 

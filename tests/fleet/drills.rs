@@ -8,7 +8,7 @@ use super::{metric, on, sharing};
 use crate::common::faulty::Faulty;
 use crate::common::load::{Load, Outcome};
 use crate::common::redis::{Cluster, Redis, Watched};
-use crate::common::{Backend, Gateway, eventually};
+use crate::common::{Backend, Gateway, HeldPort, eventually};
 use sluice::clock::Clock;
 use std::time::{Duration, Instant};
 
@@ -219,10 +219,11 @@ fn redis_has_no_memory_left() {
 #[test]
 fn a_primary_is_demoted() {
     let redis = Redis::start();
-    let nowhere = crate::common::redis::free_port().to_string();
+    let nowhere = HeldPort::new();
+    let primary = nowhere.port().to_string();
     let drill = Drill::new("read-only", &on(&redis));
     let report = drill.run(|drill| {
-        redis.run::<()>(&["REPLICAOF", "127.0.0.1", &nowhere]);
+        redis.run::<()>(&["REPLICAOF", "127.0.0.1", &primary]);
         eventually("the breaker", || (!drill.up()).then_some(()));
         sleep(500);
         redis.run::<()>(&["REPLICAOF", "NO", "ONE"]);

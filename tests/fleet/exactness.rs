@@ -1,10 +1,11 @@
 //! As exact as one process: three gateways admit what one would.
 
-use super::{Process, fleet, metric, on, sharing};
+use super::{fleet, metric, on, sharing};
 use crate::common::backend::ok;
 use crate::common::load::Load;
 use crate::common::redis::{Cluster, Redis};
 use crate::common::{Backend, Connection, Gateway, eventually};
+use crate::stopping::Process;
 use std::io::Write;
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ fn a_lease_saves_calls_and_gives_back_what_it_does_not_need() {
 
 #[test]
 fn shards_split_a_global_limit_and_together_are_the_whole() {
-    let redis = Redis::start();
+    let mut redis = Redis::start();
     let backend = Backend::start();
     let limits = "[{ name: all, by: global, rate: 10/month, shards: 4 }]";
     let gateways = fleet(2, &sharing(&backend, &on(&redis), limits));
@@ -142,7 +143,7 @@ fn shards_split_a_global_limit_and_together_are_the_whole() {
     assert_eq!(keys.len(), 4, "{keys:?}");
     // Without Redis a gateway has a fifth of each part, and at least one request of it.
     let store = on(&redis);
-    drop(redis);
+    redis.kill();
     let alone = Gateway::start_in_real_time(&sharing(&backend, &store, limits));
     let admitted = (200..255)
         .map(|caller| format!("10.0.{caller}.1"))
@@ -157,13 +158,8 @@ fn what_a_dead_gateway_had_in_flight_is_free_again() {
         seen.target == "/hang" || stream.write_all(&ok("hello")).is_ok()
     });
     let yaml = sharing(&backend, &on(&redis), "[{ by: ip, concurrency: 50 }]");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("gateway.yaml");
-    let port = crate::common::redis::free_port();
-    std::fs::write(&path, format!("listen: 127.0.0.1:{port}\n{yaml}")).unwrap();
-    let process = Process::start(&path, std::process::Stdio::null());
-    let address = ([127, 0, 0, 1], port).into();
-    eventually("the gateway", || std::net::TcpStream::connect(address).ok());
+    let process = Process::start(&yaml);
+    let address = process.address;
     // Fifty requests that the backend does not answer.
     let hanging: Vec<Connection> = (0..50)
         .map(|_| {

@@ -2,8 +2,8 @@
 
 use super::{Process, metric, sharing};
 use crate::common::load::Load;
-use crate::common::redis::{Cluster, Redis, free_port};
-use crate::common::{Backend, Gateway, eventually};
+use crate::common::redis::{Cluster, Redis};
+use crate::common::{Backend, Gateway, HeldPort, eventually};
 use std::time::Duration;
 
 const LIMITS: &str = "[{ name: wide, by: ip, rate: 3/month }]";
@@ -40,7 +40,8 @@ fn over_tls_with_a_certificate_that_is_believed() {
     std::fs::write(file("ca.pem"), ca_cert.pem()).unwrap();
     std::fs::write(file("redis.pem"), cert.pem()).unwrap();
     std::fs::write(file("redis.key"), key.serialize_pem()).unwrap();
-    let port = free_port().to_string();
+    let held = HeldPort::new();
+    let port = held.port().to_string();
     let (ca, cert, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
     let arguments = ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key];
     let with_ca = [arguments.as_slice(), &["--tls-ca-cert-file", &ca]].concat();
