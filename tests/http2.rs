@@ -416,12 +416,13 @@ fn a_stop_lets_streams_finish_and_says_goodbye() {
         on_go.lock().recv().unwrap();
         stream.write_all(&crate::common::backend::ok("late")).is_ok()
     });
-    let gateway = Gateway::start(&open(&backend));
+    let port = HeldPort::new();
+    let gateway = Gateway::start(&format!("listen: {}\n{}", port.address(), open(&backend)));
     let mut client = Client::open(gateway.address());
     let asking = std::thread::spawn(move || (client.get("/"), client));
     eventually("the request", || Some(()).filter(|()| backend.count() == 1));
     let stopping = std::thread::spawn(move || gateway.stop());
-    std::thread::sleep(Duration::from_millis(200)); // the stop is under way
+    eventually("the stop", || port.is_refused().then_some(()));
     go.send(()).unwrap();
     let (answer, mut client) = asking.join().unwrap();
     assert_eq!(answer.text(), "late");

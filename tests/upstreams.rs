@@ -384,7 +384,7 @@ fn endpoints_follow_their_name_as_its_records_change() {
     });
     // A name that cannot be looked up keeps what it had.
     names.lock().clear();
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300)); // it is looked up every 100 ms
     assert_eq!(gateway.statuses("/", &[], 4), [200; 4]);
     // And a reload keeps it too.
     reload(&gateway, &yaml.replace("round_robin", "least_requests"));

@@ -227,6 +227,9 @@ pub fn open(backend: &Backend) -> String {
     limited(backend, "[]")
 }
 
+/// How long something may take that happens on its own. Only a test that fails waits for so long.
+const CEILING: Duration = Duration::from_secs(60);
+
 /// Tries until there is an answer; only for what happens on its own, such as a watched file.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -234,7 +237,7 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = attempt() {
             return answer;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+        assert!(began.elapsed() < CEILING, "{what} never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
