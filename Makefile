@@ -34,7 +34,7 @@ browser: debug ## The dashboard and the reports of simulate in headless Chromium
 torture: debug ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
 	scripts/torture/run.sh target/debug/sluice $(ARGS)
 
-nightly: ## What a release is checked by: three hours, of which fuzzing is half; goes on after a failure
+nightly: ## What a release is checked by: hours, of which fuzzing is one and a half; goes on after a failure
 	$(MAKE) --keep-going --no-print-directory release load guard soak restarts slow fuzz
 
 soak: build ## Ten minutes of mixed traffic: no errors, no growth, no leaks
