@@ -1,7 +1,7 @@
 //! Requests and answers pass as HTTP says they should.
 
 use crate::common::backend::ok;
-use crate::common::{Backend, Gateway, open};
+use crate::common::{Backend, Gateway, HeldPort, open};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -191,9 +191,11 @@ fn a_caller_who_asks_first_is_told_to_continue_only_if_admitted() {
 
 #[test]
 fn an_unreachable_upstream_is_502_and_a_slow_one_504() {
-    let unreachable =
-        "upstreams: { app: 'http://127.0.0.1:1' }\nroutes: [{ path: /, upstream: app }]\n";
-    let gateway = Gateway::start(unreachable);
+    let dead = HeldPort::new();
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ app: 'http://{}' }}\nroutes: [{{ path: /, upstream: app }}]\n",
+        dead.address()
+    ));
     let mut connection = gateway.connect();
     let reply = connection.get("/");
     assert_eq!((reply.status, reply.header("connection")), (502, None));
