@@ -1,11 +1,19 @@
 .DEFAULT_GOAL := help
-.PHONY: help build release test clients browser torture soak restarts slow shuttle load overload bench bench-peers guard micro demo pictures
+.PHONY: help build debug release test clients browser torture nightly soak restarts slow fuzz shuttle load overload bench bench-peers guard micro demo pictures
+
+# What a change is checked by is in .ci/run: make test, clients, browser, torture, shuttle. What a
+# release is checked by takes longer, and is in make nightly.
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary, target/release/sluice
 	cargo build --release --locked
+
+# With an example, dependencies have the features that tests need, so that this is the build of
+# `make test` and not a second one.
+debug: ## Build the binary that the tests use, target/debug/sluice
+	cargo build --bin sluice --example tower_service
 
 release: ## Write dist/sluice, the binary to deploy: LTO and profile-guided optimisation
 	scripts/release.sh
@@ -17,17 +25,17 @@ test: ## Formatting, lints, documentation and all tests
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
 	cargo test
 
-clients: ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl.sh see it; ARGS=grpc for a part
-	cargo build
+clients: debug ## The gateway as curl, h2load, grpcio, websockets, openssl and testssl.sh see it; ARGS=grpc for a part
 	scripts/clients/run.sh target/debug/sluice $(ARGS)
 
-browser: ## The dashboard and the reports of simulate in headless Chromium; ARGS=ban for a part
-	cargo build
+browser: debug ## The dashboard and the reports of simulate in headless Chromium; ARGS=ban for a part
 	scripts/browser/run.sh target/debug/sluice $(ARGS)
 
-torture: ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
-	cargo build
+torture: debug ## 900 requests, answers and floods of frames that two parsers could read differently; ARGS=chunks for a part
 	scripts/torture/run.sh target/debug/sluice $(ARGS)
+
+nightly: ## What a release is checked by: hours, of which fuzzing is one and a half; goes on after a failure
+	$(MAKE) --keep-going --no-print-directory release load guard soak restarts slow fuzz
 
 soak: build ## Ten minutes of mixed traffic: no errors, no growth, no leaks
 	scripts/soak/run.sh target/release/sluice $(ARGS)
@@ -38,8 +46,11 @@ restarts: build ## A thousand reloads, and restarts by systemd's sockets and SIG
 slow: build ## Slow clients by the hundreds (slowhttptest), while others are served
 	scripts/soak/slow.sh target/release/sluice $(ARGS)
 
+fuzz: ## Each fuzz target for ten minutes (SECONDS_EACH=600); ARGS=path for some
+	scripts/fuzz.sh $(ARGS)
+
 shuttle: ## Locks of the memory store and of gates under orders of events that chance would not find
-	RUSTFLAGS="--cfg shuttle" cargo test --target-dir target/shuttle --lib shuttled
+	RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/scripts/shared/shuttle-rustc.sh" cargo test --features shuttle --lib shuttled
 
 load: ## Tests that take minutes: bursts, storms, a minute of stress
 	cargo test --release -- --ignored --nocapture --test-threads 1

@@ -10,7 +10,8 @@ use sluice::limit::{Quota, Rate};
 use sluice::metrics::StoreMetrics;
 use sluice::overrides::Overrides;
 use sluice::store::{Charge, LimitId, Part, Redis, Store, Subject};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use socket2::{Domain, Socket, Type};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +24,16 @@ const CALLERS: u32 = 100_000;
 struct Server {
     process: Child,
     port: u16,
+    _held: Socket,
 }
 
 impl Server {
     fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Bound, not listening: the port is nobody else's, and redis-server may listen on it.
+        let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        held.set_reuse_address(true).unwrap();
+        held.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let port = held.local_addr().unwrap().as_socket().unwrap().port();
         let process = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
             .stdout(Stdio::null())
@@ -36,7 +42,7 @@ impl Server {
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        Self { process, port }
+        Self { process, port, _held: held }
     }
 
     /// CPU time so far, in microseconds.

@@ -1,6 +1,6 @@
 //! The operator's listener, and the access log.
 
-use crate::common::{Backend, Connection, Gateway, eventually, limited};
+use crate::common::{Backend, Connection, Gateway, HeldPort, eventually, limited};
 
 #[test]
 fn health_and_metrics_are_there() {
@@ -70,17 +70,17 @@ fn the_admin_listener_comes_moves_and_goes_with_a_reload() {
     let yaml = |admin: &str| format!("{admin}{}", limited(&backend, "[]"));
     let gateway = Gateway::start(&yaml(""));
     assert_eq!(gateway.server().admin_address(), None);
-    gateway.reload(&yaml("admin: 127.0.0.1:0\n")).unwrap();
-    let first = gateway.admin();
-    assert_eq!(Connection::to_operator(first).get("/livez").status, 200);
-    gateway.reload(&yaml("admin: 127.0.0.2:0\n")).unwrap();
-    assert_ne!(gateway.admin(), first);
+    let [first, second] = [(); 2].map(|()| HeldPort::new());
+    gateway.reload(&yaml(&format!("admin: {}\n", first.address()))).unwrap();
+    assert_eq!(gateway.admin(), first.address());
     assert_eq!(Connection::to_operator(gateway.admin()).get("/livez").status, 200);
-    let gone = |address| std::net::TcpStream::connect(address).is_err().then_some(());
-    crate::common::eventually("the end of the first", || gone(first));
-    let second = gateway.admin();
+    gateway.reload(&yaml(&format!("admin: {}\n", second.address()))).unwrap();
+    assert_eq!(gateway.admin(), second.address());
+    assert_eq!(Connection::to_operator(gateway.admin()).get("/livez").status, 200);
+    let gone = |port: &HeldPort| port.is_refused().then_some(());
+    eventually("the end of the first", || gone(&first));
     gateway.reload(&yaml("")).unwrap();
-    crate::common::eventually("the end of the second", || gone(second));
+    eventually("the end of the second", || gone(&second));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Costs that are known only later: reserved, then settled before the last byte of the answer.
 
 use crate::common::backend::{Seen, ok};
-use crate::common::{Backend, Connection, Gateway, eventually, limited};
+use crate::common::{Backend, Connection, Gateway, HeldPort, eventually, limited};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
@@ -244,8 +244,8 @@ fn uploads_that_get_no_answer_cost_what_has_passed() {
 
 #[test]
 fn who_leaves_in_the_middle_of_an_upload_has_sent_what_they_have_sent() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let port = HeldPort::new();
+    let (listener, address) = (TcpListener::bind(port.address()).unwrap(), port.address());
     let limit = "[{ name: tokens, by: ip, rate: 100/minute, cost: { request_bytes: 1KiB } }]";
     let upstream = format!("upstreams: {{ app: 'http://{address}' }}\n");
     let route = format!("routes: [{{ path: /, upstream: app, limits: {limit} }}]\n");

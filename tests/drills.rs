@@ -3,7 +3,7 @@
 
 use crate::common::backend::ok;
 use crate::common::load::{Asked, Load, Outcome};
-use crate::common::{Backend, Connection, Gateway, eventually};
+use crate::common::{Backend, Connection, Gateway, HeldPort, eventually};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,8 +43,9 @@ fn pause() {
 #[test]
 fn one_of_three_endpoints_is_killed() {
     for (name, health) in [("without checks", ""), ("with checks", ", health: { every: 500ms }")] {
-        let mut backends: Vec<Backend> = (0..3).map(|_| Backend::start()).collect();
-        let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
+        let ports = [(); 3].map(|()| HeldPort::new());
+        let mut backends: Vec<Backend> = ports.iter().map(Backend::at).collect();
+        let addresses = ports.each_ref().map(HeldPort::address);
         let gateway = gateway(&addresses, &format!("eject: {{ for: 2s }}{health}"));
         let load = load(&gateway);
         pause();
@@ -53,7 +54,7 @@ fn one_of_three_endpoints_is_killed() {
         eventually("its ejection", || (in_service(&gateway) == 2).then_some(()));
         let ejected = Instant::now();
         pause();
-        let back = Backend::at(addresses[2]);
+        let back = Backend::at(&ports[2]);
         eventually("its return", || (back.count() > 0).then_some(()));
         pause();
         let outcome = load.stop();
@@ -73,8 +74,9 @@ fn one_of_three_endpoints_is_killed() {
 
 #[test]
 fn all_endpoints_die_and_return() {
-    let backends: Vec<Backend> = (0..3).map(|_| Backend::start()).collect();
-    let addresses: Vec<_> = backends.iter().map(Backend::address).collect();
+    let ports = [(); 3].map(|()| HeldPort::new());
+    let backends = ports.each_ref().map(Backend::at);
+    let addresses = ports.each_ref().map(HeldPort::address);
     let gateway = gateway(&addresses, "health: { every: 500ms, unhealthy_after: 2 }, eject: off");
     let load = load(&gateway);
     pause();
@@ -83,7 +85,7 @@ fn all_endpoints_die_and_return() {
     let out = Instant::now();
     pause();
     let returned = Instant::now();
-    let backends: Vec<Backend> = addresses.iter().map(|address| Backend::at(*address)).collect();
+    let backends = ports.each_ref().map(Backend::at);
     eventually("the first of them", || (in_service(&gateway) > 0).then_some(()));
     let first = returned.elapsed();
     eventually("all of them", || (in_service(&gateway) == 3).then_some(()));

@@ -1,7 +1,7 @@
 //! HTTP/2 with callers and with backends: the same requests, the same limits, in its own terms.
 
 use crate::common::http2::{Backend as Http2Backend, Client, get, push};
-use crate::common::{Backend, Connection, Gateway, eventually, limited, open};
+use crate::common::{Backend, Connection, Gateway, HeldPort, eventually, limited, open};
 use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{HeaderMap, Method, Request};
@@ -419,12 +419,13 @@ fn a_stop_lets_streams_finish_and_says_goodbye() {
         on_go.lock().recv().unwrap();
         stream.write_all(&crate::common::backend::ok("late")).is_ok()
     });
-    let gateway = Gateway::start(&open(&backend));
+    let port = HeldPort::new();
+    let gateway = Gateway::start(&format!("listen: {}\n{}", port.address(), open(&backend)));
     let mut client = Client::open(gateway.address());
     let asking = std::thread::spawn(move || (client.get("/"), client));
     eventually("the request", || Some(()).filter(|()| backend.count() == 1));
     let stopping = std::thread::spawn(move || gateway.stop());
-    std::thread::sleep(Duration::from_millis(200)); // the stop is under way
+    eventually("the stop", || port.is_refused().then_some(()));
     go.send(()).unwrap();
     let (answer, mut client) = asking.join().unwrap();
     assert_eq!(answer.text(), "late");
@@ -688,8 +689,8 @@ fn a_backend_that_is_away_or_speaks_something_else_is_a_bad_gateway() {
     };
     let gateway = Gateway::start(&yaml(http1.address()));
     assert!([502, 504].contains(&gateway.get("/").status));
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    gateway.reload(&yaml(free)).unwrap();
+    let dead = HeldPort::new();
+    gateway.reload(&yaml(dead.address())).unwrap();
     assert_eq!(gateway.get("/").status, 502);
     let mut call = Connection::open(gateway.address());
     let call = call.send("POST", "/", &[("content-type", "application/grpc")], b"");

@@ -70,7 +70,7 @@ fn who_does_not_greet_in_time_is_let_go_and_counted() {
             let began = Instant::now();
             connection.write(bytes);
             assert!(connection.is_closed());
-            assert!(began.elapsed() < Duration::from_secs(5));
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         }
     }
     let page = crate::common::Connection::to_operator(gateway.admin()).get("/metrics");

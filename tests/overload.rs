@@ -443,7 +443,7 @@ fn what_is_turned_away_charges_no_shared_limit() {
     let held = Held::start();
     let redis = Redis::start();
     let more = format!(
-        "store: {{ redis: {{ url: '{}' }} }}
+        "store: {{ redis: {{ url: '{}', timeout: 10s }} }}
 headers: {{ retry_jitter: 0% }}
 limits:
   - {{ name: own, by: ip, rate: 10/hour }}

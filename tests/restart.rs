@@ -1,6 +1,6 @@
 //! `store.memory.snapshot`: a restart forgives nothing. With the real binary.
 
-use crate::common::{Backend, Connection, eventually, limited};
+use crate::common::{Backend, Connection, HeldPort, eventually, limited};
 use crate::stopping::Process;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -99,7 +99,9 @@ fn busy(address: std::net::SocketAddr, stop: &AtomicBool) -> usize {
 fn a_new_process_takes_over_without_a_refused_connection() {
     let backend = Backend::start();
     let (tell, told) = std::sync::mpsc::channel();
-    let yaml = format!("admin: 127.0.0.1:0\n{}", crate::common::open(&backend));
+    let port = HeldPort::new();
+    let (address, open) = (port.address(), crate::common::open(&backend));
+    let yaml = format!("listen: {address}\nadmin: 127.0.0.1:0\n{open}");
     let mut process = Process::with_stderr(&yaml, |lines| {
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -134,9 +136,7 @@ fn a_new_process_takes_over_without_a_refused_connection() {
         assert!(
             std::process::Command::new("kill").args(["-TERM", pid]).status().unwrap().success()
         );
-        eventually("the end of the second", || {
-            std::net::TcpStream::connect(process.address).is_err().then_some(())
-        });
+        eventually("the end of the second", || port.is_refused().then_some(()));
     });
 }
 

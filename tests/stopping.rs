@@ -1,16 +1,20 @@
 //! Signals, with the real binary: what is in flight is finished.
 
-use crate::common::{Backend, Connection, eventually, open};
+use crate::common::{Backend, Connection, HeldPort, complete, eventually, open};
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// The real binary, ended with the test.
 pub struct Process {
     pub child: Child,
+    /// The first that it listens on.
     pub address: SocketAddr,
-    /// What it said until it listened.
+    pub addresses: Vec<SocketAddr>,
+    pub admin: Option<SocketAddr>,
+    /// What it said until it was ready.
     pub said: Vec<String>,
     folder: Option<tempfile::TempDir>,
 }
@@ -20,11 +24,15 @@ impl Process {
         Self::with_stderr(yaml, |lines| drop(std::thread::spawn(move || lines.for_each(drop))))
     }
 
-    /// `rest` gets what comes on stderr after the gateway has said where it listens.
+    /// On a port that the test holds, so that a refused connection there means that it has ended.
+    pub fn on(port: &HeldPort, yaml: &str) -> Self {
+        Self::start(&format!("listen: {}\n{yaml}", port.address()))
+    }
+
+    /// `rest` gets what comes on stderr after the gateway has said that it is ready.
     pub fn with_stderr(yaml: &str, rest: impl FnOnce(Lines<BufReader<ChildStderr>>)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let yaml = format!("listen: 127.0.0.1:0\n{yaml}");
-        std::fs::write(folder.path().join("gateway.yaml"), yaml).unwrap();
+        std::fs::write(folder.path().join("gateway.yaml"), complete(yaml)).unwrap();
         Self::start_in(folder, rest)
     }
 
@@ -47,19 +55,18 @@ impl Process {
         let command = command.current_dir(folder.path()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut said = Vec::new();
-        let address = lines
-            .by_ref()
-            .map(|line| line.unwrap())
-            .find_map(|line| {
-                let listening = line.split_once("listening on ");
-                let address = listening.map(|(_, address)| address.parse().unwrap());
-                said.push(line);
-                address
-            })
-            .expect("it says where it listens");
+        let mut said: Vec<String> = Vec::new();
+        while !said.last().is_some_and(|line| line.ends_with(" ready")) {
+            let line = lines.next().unwrap_or_else(|| panic!("it does not start: {said:#?}"));
+            said.push(line.unwrap());
+        }
         rest(lines);
-        Self { child, address, said, folder: Some(folder) }
+        let after = |words| said.iter().filter_map(move |line: &String| line.split_once(words));
+        let addresses: Vec<SocketAddr> =
+            after(" listening on ").map(|(_, address)| address.parse().unwrap()).collect();
+        let admin = after(" admin on ").map(|(_, address)| address.parse().unwrap()).next();
+        let folder = Some(folder);
+        Self { child, address: addresses[0], addresses, admin, said, folder }
     }
 
     pub fn folder(&self) -> &std::path::Path {
@@ -86,27 +93,44 @@ impl Drop for Process {
     }
 }
 
-fn slow(for_: Duration) -> Backend {
-    Backend::with(move |_, stream| {
-        std::thread::sleep(for_);
-        std::io::Write::write_all(stream, &crate::common::backend::ok("done")).is_ok()
-    })
+/// Answers `done`, as often as it is told to.
+fn held() -> (Backend, Sender<()>) {
+    let (go, on_go) = channel();
+    let on_go = parking_lot::Mutex::new(on_go);
+    let backend = Backend::with(move |_, stream| {
+        on_go.lock().recv().is_ok()
+            && std::io::Write::write_all(stream, &crate::common::backend::ok("done")).is_ok()
+    });
+    (backend, go)
+}
+
+#[test]
+fn where_it_listens_is_said_before_it_is_ready() {
+    let backend = Backend::start();
+    let listen = "listen: [127.0.0.1:0, 127.0.0.2:0, 127.0.0.1:0]\nadmin: 127.0.0.1:0\n";
+    let process = Process::start(&format!("{listen}{}", open(&backend)));
+    for address in &process.addresses {
+        assert_eq!(Connection::open(*address).get("/").status, 200);
+    }
+    let ips: Vec<_> = process.addresses.iter().map(|address| address.ip().to_string()).collect();
+    assert_eq!(ips, ["127.0.0.1", "127.0.0.2", "127.0.0.1"], "in the order of the file");
+    assert_eq!(Connection::to_operator(process.admin.unwrap()).get("/livez").status, 200);
 }
 
 #[test]
 fn a_signal_finishes_what_is_in_flight_and_exits_0() {
     for signal in ["-TERM", "-INT"] {
-        let backend = slow(Duration::from_millis(500));
-        let mut process = Process::start(&open(&backend));
+        let (backend, go) = held();
+        let port = HeldPort::new();
+        let mut process = Process::on(&port, &open(&backend));
         let mut idle = Connection::open(process.address);
         let mut busy = Connection::open(process.address);
         busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         eventually("the request", || (backend.seen().len() == 1).then_some(()));
         process.signal(signal);
-        eventually("the listener's end", || {
-            std::net::TcpStream::connect(process.address).is_err().then_some(())
-        });
+        eventually("the listener's end", || port.is_refused().then_some(()));
         assert!(idle.is_closed());
+        go.send(()).unwrap();
         let reply = busy.read_reply("GET");
         assert_eq!((reply.text(), reply.header("connection")), ("done", Some("close")));
         assert!(process.child.wait().unwrap().success());
@@ -115,11 +139,12 @@ fn a_signal_finishes_what_is_in_flight_and_exits_0() {
 
 #[test]
 fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
-    let backend = slow(Duration::from_secs(10));
+    let (backend, _never) = held();
     for second in [false, true] {
         let grace = if second { "30s" } else { "300ms" };
-        let mut process =
-            Process::start(&format!("server: {{ shutdown_grace: {grace} }}\n{}", open(&backend)));
+        let port = HeldPort::new();
+        let yaml = format!("server: {{ shutdown_grace: {grace} }}\n{}", open(&backend));
+        let mut process = Process::on(&port, &yaml);
         let before = backend.seen().len();
         let mut busy = Connection::open(process.address);
         busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -127,13 +152,11 @@ fn what_does_not_finish_in_time_is_cut_and_a_second_signal_ends_at_once() {
         let began = Instant::now();
         process.signal("-TERM");
         if second {
-            eventually("the drain", || {
-                std::net::TcpStream::connect(process.address).is_err().then_some(())
-            });
+            eventually("the drain", || port.is_refused().then_some(()));
             process.signal("-TERM");
         }
         assert!(process.child.wait().unwrap().success());
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert!(busy.try_reply("GET").is_none());
     }
 }
@@ -190,7 +213,7 @@ fn sighup_reloads() {
 
 #[test]
 fn a_gateway_that_stops_is_no_longer_ready() {
-    let backend = slow(Duration::from_secs(2));
+    let (backend, go) = held();
     let gateway = crate::common::Gateway::start(&format!("admin: 127.0.0.1:0\n{}", open(&backend)));
     let (address, admin) = (gateway.address(), gateway.admin());
     let mut busy = Connection::open(address);
@@ -201,6 +224,7 @@ fn a_gateway_that_stops_is_no_longer_ready() {
         (Connection::to_operator(admin).get("/readyz").status == 503).then_some(())
     });
     assert_eq!(Connection::to_operator(admin).get("/livez").status, 200);
+    go.send(()).unwrap();
     assert_eq!(busy.read_reply("GET").text(), "done");
     stopping.join().unwrap();
 }

@@ -1,6 +1,6 @@
 //! What a request is called on its way: `traceparent`, `X-Request-Id`, and spans for a collector.
 
-use crate::common::{Backend, Gateway, eventually, open};
+use crate::common::{Backend, Gateway, HeldPort, eventually, open};
 use serde_json::Value;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -134,8 +134,9 @@ fn only_a_trusted_proxy_decides_what_is_recorded() {
 #[test]
 fn a_collector_that_is_away_costs_spans_and_nothing_else() {
     let backend = Backend::start();
-    let nowhere = crate::common::redis::free_port();
-    let yaml = format!("telemetry: {{ otlp: 'http://127.0.0.1:{nowhere}' }}\n{}", open(&backend));
+    let nowhere = HeldPort::new();
+    let collector = nowhere.address();
+    let yaml = format!("telemetry: {{ otlp: 'http://{collector}' }}\n{}", open(&backend));
     let gateway = Gateway::start(&format!("admin: 127.0.0.1:0\n{yaml}"));
     assert_eq!(gateway.statuses("/", &[], 3), [200, 200, 200]);
     eventually("they are counted", || {

@@ -1,7 +1,7 @@
 //! Upgrades: only what was asked for, only once the backend agrees, and held as long as they live.
 
 use crate::common::client::find;
-use crate::common::{Backend, Connection, Gateway, eventually, limited, open};
+use crate::common::{Backend, Connection, Gateway, HeldPort, eventually, limited, open};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -153,12 +153,12 @@ fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
     let backend = echo();
     let address = backend.address();
     let gateway = Gateway::start(&format!(
-        "upstreams: {{ app: {{ endpoints: ['http://{address}'], timeouts: {{ tunnel: 600ms }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
+        "upstreams: {{ app: {{ endpoints: ['http://{address}'], timeouts: {{ tunnel: 2s }} }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
     ));
     let mut silent = switched(&gateway);
     let mut busy = switched(&gateway);
-    for _ in 0..10 {
-        std::thread::sleep(Duration::from_millis(150)); // time has to pass on real sockets
+    for _ in 0..15 {
+        std::thread::sleep(Duration::from_millis(200)); // time has to pass on real sockets
         busy.write(b"x");
         assert_eq!(busy.exactly(1).unwrap(), b"x");
     }
@@ -168,11 +168,15 @@ fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
 #[test]
 fn a_stop_waits_for_a_tunnel_as_long_as_its_grace() {
     let backend = echo();
-    let yaml = |grace: &str| format!("server: {{ shutdown_grace: {grace} }}\n{}", open(&backend));
+    let port = HeldPort::new();
+    let yaml = |grace: &str| {
+        let (listen, open) = (port.address(), open(&backend));
+        format!("listen: {listen}\nserver: {{ shutdown_grace: {grace} }}\n{open}")
+    };
     let gateway = Gateway::start(&yaml("20s"));
     let mut tunnel = switched(&gateway);
     let stopping = std::thread::spawn(move || gateway.stop());
-    std::thread::sleep(Duration::from_millis(300)); // the stop is under way
+    eventually("the stop", || port.is_refused().then_some(()));
     tunnel.write(b"last words");
     assert_eq!(tunnel.exactly(10).unwrap(), b"last words");
     drop(tunnel);

@@ -1,7 +1,7 @@
 //! Several endpoints: how requests are spread, and what happens when some of them fail.
 
 use crate::common::backend::ok;
-use crate::common::{Backend, Connection, Gateway, Names, eventually};
+use crate::common::{Backend, Connection, Gateway, HeldPort, Names, eventually};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,11 +38,6 @@ fn failing(status: u16) -> (Backend, Arc<AtomicBool>) {
     (backend, on)
 }
 
-/// An address where nobody listens.
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 fn reload(gateway: &Gateway, yaml: &str) {
     gateway.reload(yaml).expect("a good file");
 }
@@ -61,7 +56,8 @@ fn metric(gateway: &Gateway, line: &str) -> u64 {
 fn a_dead_endpoint_costs_nobody_an_answer_and_is_left_alone_soon() {
     let backends = three();
     let mut all = addresses(&backends);
-    all.push(nowhere());
+    let dead = HeldPort::new();
+    all.push(dead.address());
     let gateway = Gateway::start(&yaml(&all, "balance: round_robin"));
     assert!(gateway.statuses("/", &[], 80).iter().all(|status| *status == 200));
     assert_eq!(metric(&gateway, "sluice_upstream_ejections_total{upstream=\"app\"}"), 1);
@@ -76,7 +72,8 @@ fn a_dead_endpoint_costs_nobody_an_answer_and_is_left_alone_soon() {
 fn what_was_sent_may_not_be_sent_again_unless_twice_is_as_once() {
     let backends = three();
     let mut all = addresses(&backends);
-    all.push(nowhere());
+    let dead = HeldPort::new();
+    all.push(dead.address());
     let gateway = Gateway::start(&yaml(&all, "balance: round_robin, eject: off"));
     let statuses: Vec<u16> =
         (0..8).map(|_| gateway.send("POST", "/", &[], b"body").status).collect();
@@ -273,7 +270,8 @@ fn an_endpoint_whose_checks_fail_gets_no_requests_until_they_pass() {
 
 #[test]
 fn without_an_endpoint_in_service_it_is_503_at_once() {
-    let backends = three();
+    let ports = [(); 3].map(|()| HeldPort::new());
+    let backends = ports.each_ref().map(Backend::at);
     let all = addresses(&backends);
     let gateway = Gateway::start(&yaml(&all, CHECKED));
     assert_eq!(gateway.get("/").status, 200);
@@ -285,7 +283,7 @@ fn without_an_endpoint_in_service_it_is_503_at_once() {
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
     assert_eq!(reply.header("content-length"), Some("0"));
     let began = Instant::now();
-    let _backends: Vec<Backend> = all.iter().map(|address| Backend::at(*address)).collect();
+    let _backends = ports.each_ref().map(Backend::at);
     eventually("all of them to be back", || {
         all.iter().all(|address| in_service(&gateway, *address)).then_some(())
     });
@@ -356,15 +354,13 @@ fn endpoints_follow_their_name_as_its_records_change() {
         names.lock().insert("app.test".to_owned(), ips);
     };
     // Two addresses of one machine with the same port.
-    let (one, two) = loop {
-        let one = Backend::start();
-        let other = SocketAddr::from(([127, 0, 0, 2], one.address().port()));
-        if let Ok(listener) = TcpListener::bind(other) {
-            drop(listener);
-            break (one, Backend::at(other));
+    let (first, second) = loop {
+        let first = HeldPort::new();
+        if let Some(second) = first.also_on([127, 0, 0, 2].into()) {
+            break (first, second);
         }
     };
-    let port = one.address().port();
+    let (one, two, port) = (Backend::at(&first), Backend::at(&second), first.port());
     let yaml = format!(
         "admin: 127.0.0.1:0\nupstreams: {{ app: {{ endpoints: ['http://app.test:{port}'], resolve: 100ms, balance: round_robin }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
     );
@@ -388,7 +384,7 @@ fn endpoints_follow_their_name_as_its_records_change() {
     });
     // A name that cannot be looked up keeps what it had.
     names.lock().clear();
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300)); // it is looked up every 100 ms
     assert_eq!(gateway.statuses("/", &[], 4), [200; 4]);
     // And a reload keeps it too.
     reload(&gateway, &yaml.replace("round_robin", "least_requests"));

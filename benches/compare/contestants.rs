@@ -1,6 +1,6 @@
 //! Who is measured, and how each is set up: by a file in `peers/`, with the scenario filled in.
 
-use crate::machine::{Failure, Process, free_port};
+use crate::machine::{Failure, Process, held_port};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -150,7 +150,7 @@ fn redis(core: &str, folder: &Path) -> Result<Option<(u16, Process)>, Failure> {
     if Command::new("redis-server").arg("--version").output().is_err() {
         return Ok(None);
     }
-    let port = free_port()?;
+    let port = held_port()?;
     let mut command = Command::new("redis-server");
     command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
@@ -183,7 +183,7 @@ pub(crate) struct Running {
 impl Stage {
     /// Starts the backend.
     pub(crate) fn new(binary: &Path, cores: (usize, usize)) -> Result<Self, Failure> {
-        let backend = free_port()?;
+        let backend = held_port()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["backend", &backend.to_string()]);
         let mut process =
@@ -241,7 +241,7 @@ impl Stage {
 
     /// Starts a contestant and waits until it listens.
     pub(crate) fn start(&self, contestant: Contestant, setup: &Setup) -> Result<Running, Failure> {
-        let port = free_port()?;
+        let port = held_port()?;
         let mut command = self.command(contestant, setup, port)?;
         if contestant == Contestant::Caddy {
             command.env("GOMAXPROCS", "1").env("HOME", self.folder());
@@ -264,7 +264,7 @@ impl Stage {
         log: &Path,
         setup: &Setup,
     ) -> Result<(Command, u16), Failure> {
-        let port = free_port()?;
+        let port = held_port()?;
         let file = self.write("gateway.yaml", &self.sluice(setup, port, Contestant::Sluice)?)?;
         let mut command = Command::new("valgrind");
         command
@@ -372,7 +372,7 @@ impl Stage {
         };
         let sample = "{ format: json, sample: { allowed: 100%, rejected: 100% } }";
         let log = if setup.log { sample } else { "off" };
-        let admin = free_port()?.to_string();
+        let admin = held_port()?.to_string();
         let listen = match setup.edge {
             Edge::Http1 | Edge::Http2 => "127.0.0.1:@PORT",
             Edge::Tls => {

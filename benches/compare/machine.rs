@@ -1,9 +1,11 @@
 //! Processes on cores of their own, and what they use: read from /proc.
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, setrlimit};
+use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -130,9 +132,18 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A port that is free at this moment.
-pub(crate) fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Sockets of the ports that are held.
+static HELD: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
+
+/// A port that the kernel gives to no other program until this one ends. Every server that is measured
+/// sets `SO_REUSEADDR`, as this socket does, which is bound and never listens: so the server may.
+pub(crate) fn held_port() -> Result<u16, Failure> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    let address = socket.local_addr()?.as_socket_ipv4();
+    HELD.lock().push(socket);
+    address.map(|address| address.port()).ok_or_else(|| Failure::said("not an IPv4 address"))
 }
 
 /// As many open files as the system lets us have.

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Service};
 use crate::callers::{Asked, Traffic, ask};
-use crate::machine::{Failure, Process, free_port};
+use crate::machine::{Failure, Process, held_port};
 use crate::plot;
 use serde::Serialize;
 use std::fs;
@@ -182,7 +182,7 @@ impl Gateway {
         rest: &str,
     ) -> Result<Self, Failure> {
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let (address, admin) = (local(free_port()?), local(free_port()?));
+        let (address, admin) = (local(held_port()?), local(held_port()?));
         let yaml = format!(
             "listen: {address}
 admin: {admin}

@@ -1,7 +1,7 @@
 """Bad days: a file with a mistake, a gateway that is away, and one that comes back as another process."""
 
 from kit import check, equal, expect
-from lab import free_ports
+from lab import held_ports
 
 
 @check()
@@ -30,7 +30,7 @@ def a_failed_reload_is_shown_until_a_good_one(lab):
 @check()
 def an_endpoint_that_is_gone_is_shown(lab):
     """The upstream's only one may stay in service; what it fails is shown either way."""
-    gone = free_ports(1)[0]
+    gone = held_ports(1)[0]
     try:
         lab.write(lambda text: text.replace("upstreams:\n", f"upstreams:\n  gone: http://127.0.0.1:{gone}\n")
                   .replace("routes:\n", "routes:\n  - { name: gone, path: /gone, upstream: gone }\n"))

@@ -6,12 +6,16 @@ import http.server
 import os
 import socket
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 from kit import eventually, expect, start, stop
 from page import Page
+
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
+from addresses import held_ports
 
 KEYS = {"acme": "key-of-acme", "globex": "key-of-globex", "initech": "key-of-initech"}
 
@@ -60,7 +64,8 @@ class Lab:
         expect(self.binary.exists(), f"there is no {self.binary}")
         self.backend = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Backend)
         threading.Thread(target=self.backend.serve_forever, daemon=True).start()
-        self.port, self.admin_port = free_ports(2)
+        # The gateway is started again on the same ports: pages that are open find it there.
+        self.port, self.admin_port = held_ports(2)
         self.write()
         self.run_gateway()
         return self
@@ -179,17 +184,6 @@ def listens(port):
         return True
     except OSError:
         return False
-
-
-def free_ports(number):
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def without_proxies():

@@ -2,30 +2,30 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from kit import start, stop
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "shared"))
+from addresses import held_ports, listening_ports
 
 GATEWAY_YAML = """\
 listen:
-  - 127.0.0.1:{plain}
-  - address: 127.0.0.1:{tls}
+  - 127.0.0.1:0
+  - address: 127.0.0.1:0
     tls:
       certificates:
         - {{ cert: localhost.pem, key: localhost.key }}
         - {{ cert: example.pem, key: example.key }}
-  - address: 127.0.0.1:{mtls}
+  - address: 127.0.0.1:0
     tls:
       certificates:
         - {{ cert: localhost.pem, key: localhost.key }}
       client_ca: clients.pem
-  - address: 127.0.0.1:{proxied}
+  - address: 127.0.0.1:0
     proxy_protocol: true
 
 upstreams:
@@ -82,7 +82,7 @@ class Lab:
         backends = self.start([sys.executable, HERE / "backends.py", self.folder],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.ports = json.loads(backends.stdout.readline())
-        self.ports |= zip(("plain", "tls", "mtls", "proxied", "gone"), free_ports(5))
+        self.ports["gone"], = held_ports(1)
         (self.folder / "gateway.yaml").write_text(GATEWAY_YAML.format(**self.ports))
         self.gateway = self.start([self.binary, "run", "-c", "gateway.yaml"], cwd=self.folder,
                                   stdout=subprocess.DEVNULL, stderr=self.log.open("wb"))
@@ -91,38 +91,15 @@ class Lab:
         self.processes.append(start(command, **options))
         return self.processes[-1]
 
-    def wait_until_ready(self, seconds=10):
-        """Every listener must take connections."""
-        end = time.monotonic() + seconds
-        for name in ("plain", "tls", "mtls", "proxied"):
-            while not listens(self.ports[name]):
-                if self.gateway.poll() is not None or time.monotonic() > end:
-                    return False
-                time.sleep(0.02)
-        return True
+    def wait_until_ready(self):
+        """Whether every listener takes connections; where they are is known then."""
+        ports = listening_ports(self.gateway, self.log)
+        self.ports |= zip(("plain", "tls", "mtls", "proxied"), ports)
+        return len(ports) == 4
 
     def url(self, listener):
         scheme = "https" if listener in ("tls", "mtls") else "http"
         return f"{scheme}://localhost:{self.ports[listener]}"
-
-
-def listens(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    except OSError:
-        return False
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def certificates(folder):

@@ -1,11 +1,9 @@
-"""What the programs run in: free ports, the backends, the gateway as a process, and what it holds."""
+"""What the programs run in: ports, the backends, the gateway as a process, and what it holds."""
 
 import asyncio
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,25 +15,10 @@ from http1 import Broken, Http1
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parent / "clients"
-sys.path.append(str(CLIENTS))
+sys.path += [str(CLIENTS), str(HERE.parent / "shared")]
 from kit import start, stop
-from lab import certificates, without_proxies  # for the programs, which find them here
-
-
-def quiet_ports(count):
-    """Ports that no outgoing connection is given, so that they stay free while nobody listens there."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = []
-    for port in random.sample(range(10_000, lowest), 500):
-        with socket.socket() as attempt:
-            try:
-                attempt.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise SystemExit("there are no free ports")
+from addresses import held_ports
+from lab import certificates, without_proxies  # for the programs, as held_ports is: they find them here
 
 
 class Backends:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from backend import content
-from gateway import HERE, Backends, Faults, Gateway, certificates, leave_on_sigterm, quiet_ports, without_proxies
+from gateway import HERE, Backends, Faults, Gateway, certificates, held_ports, leave_on_sigterm, without_proxies
 from http1 import Broken, Http1, Wrong, client_tls
 from http2 import Http2, Unprocessed
 
@@ -471,7 +471,7 @@ def main(binary, folder, *ways):
         for way in ways:
             print(f"--- {way}", flush=True)
             names = ("plain", "tls", "extra", "admin", "other_admin")
-            ports, faults = backends.ports | dict(zip(names, quiet_ports(len(names)))), Faults()
+            ports, faults = backends.ports | dict(zip(names, held_ports(len(names)))), Faults()
             # A folder for each, so that no log is taken for another's.
             own = Path(folder) / way
             own.mkdir()

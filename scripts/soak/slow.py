@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from backend import content
-from gateway import HERE, Backends, Faults, Gateway, cpu_seconds, leave_on_sigterm, quiet_ports, without_proxies
+from gateway import HERE, Backends, Faults, Gateway, cpu_seconds, held_ports, leave_on_sigterm, without_proxies
 from http1 import Http1, Wrong
 from kit import start, stop
 
@@ -264,7 +264,7 @@ def main(binary, folder, *modes):
     faults = Faults()
     with Backends() as backends:
         backends.start(HERE / "backend.py")
-        ports = backends.ports | dict(zip(("plain", "admin"), quiet_ports(2)))
+        ports = backends.ports | dict(zip(("plain", "admin"), held_ports(2)))
         gateway = Gateway(binary, folder, ports["admin"])
         try:
             asyncio.run(run(gateway, ports, Path(folder), modes or tuple(MODES), faults))

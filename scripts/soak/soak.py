@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 import callers
-from gateway import CLIENTS, HERE, Backends, Faults, Gateway, certificates, leave_on_sigterm, quiet_ports, without_proxies
+from gateway import CLIENTS, HERE, Backends, Faults, Gateway, certificates, held_ports, leave_on_sigterm, without_proxies
 from http1 import Broken, Http1, client_tls
 
 WARM_UP, SAMPLE_EVERY, RELOAD_EVERY, REST, FULL = 30, 5, 3, 20, 10
@@ -297,7 +297,7 @@ def main(binary, folder, seconds):
     with Backends() as backends:
         backends.start(CLIENTS / "backends.py", folder)
         backends.start(HERE / "backend.py")
-        ports = backends.ports | dict(zip(("plain", "tls", "extra", "admin", "gone"), quiet_ports(5)))
+        ports = backends.ports | dict(zip(("plain", "tls", "extra", "admin", "gone"), held_ports(5)))
         gateway = Gateway(binary, folder, ports["admin"])
         try:
             asyncio.run(run(gateway, ports, folder, float(seconds), faults))

@@ -5,11 +5,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
+from addresses import held_ports, listening_ports
+
 GATEWAY_YAML = """\
-listen: 127.0.0.1:{listen}
+listen: 127.0.0.1:0
 upstreams:
   app: {{ endpoints: ["http://127.0.0.1:{app}"], timeouts: {{ response: 3s }} }}
 routes:
@@ -67,12 +71,12 @@ class Lab:
     def __init__(self, binary, folder, app, peer=None, http2=False):
         self.folder, self.peer = Path(folder), peer
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = held_ports(1)[0] if peer else None
         if peer:
             template, ending = {"nginx": (NGINX, " http2" * http2), "haproxy": (HAPROXY, " proto h2" * http2)}[peer]
             text = template.format(listen=self.port, app=app, folder=self.folder, http2=ending)
         else:
-            text = GATEWAY_YAML.format(listen=self.port, app=app)
+            text = GATEWAY_YAML.format(app=app)
         config = self.folder / "config"
         config.write_text(text)
         command = {
@@ -85,8 +89,10 @@ class Lab:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def __enter__(self):
+        if not self.peer:
+            self.port, = listening_ports(self.process, self.log) or [None]
         end = time.monotonic() + 10
-        while time.monotonic() < end and self.process.poll() is None:
+        while self.port and time.monotonic() < end and self.process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return self
@@ -115,9 +121,3 @@ class Lab:
         """What it holds, in bytes."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]

@@ -11,12 +11,15 @@ pub(super) fn run(config: &Path, workers: Option<usize>) -> Outcome {
     let (inherited, predecessor) = Inherited::from_environment();
     let options = Options { workers, signals: true, inherited, ..Options::new(config) };
     let server = Server::start(options)?;
+    // Scripts that let the kernel choose ports read these lines: listeners in the order of the file,
+    // the admin listener, and `ready` when there is nothing more to come.
     for address in server.addresses() {
         tracing::info!("listening on {address}");
     }
     if let Some(address) = server.admin_address() {
         tracing::info!("admin on {address}");
     }
+    tracing::info!("ready");
     handover::say_ready(predecessor);
     Ok(server.wait()?)
 }

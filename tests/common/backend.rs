@@ -1,6 +1,7 @@
 //! A backend on a real socket: records every request byte by byte, and answers what a test says.
 
 use super::client::{fields, find};
+use super::held::HeldPort;
 use parking_lot::Mutex;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -72,9 +73,10 @@ impl Backend {
         Self::on(TcpListener::bind("127.0.0.1:0").expect("a free port"), answer)
     }
 
-    /// Says `hello` where another one was before.
-    pub fn at(address: SocketAddr) -> Self {
-        let listener = super::eventually("the port", || TcpListener::bind(address).ok());
+    /// Says `hello` on a port that the test holds, where another one may have been before.
+    pub fn at(port: &HeldPort) -> Self {
+        let listen = || TcpListener::bind(port.address()).ok();
+        let listener = super::eventually("the end of the one before", listen);
         Self::on(listener, |_, stream| stream.write_all(&ok("hello")).is_ok())
     }
 

@@ -5,6 +5,7 @@ pub mod backend;
 pub mod client;
 pub mod examples;
 pub mod faulty;
+pub mod held;
 pub mod http2;
 pub mod load;
 pub mod operator;
@@ -13,6 +14,7 @@ pub mod redis;
 
 pub use backend::Backend;
 pub use client::{Connection, Reply};
+pub use held::HeldPort;
 
 use parking_lot::Mutex;
 use sluice::clock::Clock;
@@ -207,7 +209,8 @@ impl Gateway {
     }
 }
 
-fn complete(yaml: &str) -> String {
+/// With a listener on port 0 unless the text has one.
+pub fn complete(yaml: &str) -> String {
     if yaml.contains("listen:") { yaml.to_owned() } else { format!("listen: 127.0.0.1:0\n{yaml}") }
 }
 
@@ -224,6 +227,9 @@ pub fn open(backend: &Backend) -> String {
     limited(backend, "[]")
 }
 
+/// How long something may take that happens on its own. Only a test that fails waits for so long.
+const CEILING: Duration = Duration::from_secs(60);
+
 /// Tries until there is an answer; only for what happens on its own, such as a watched file.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -231,7 +237,7 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = attempt() {
             return answer;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} never came");
+        assert!(began.elapsed() < CEILING, "{what} never came");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

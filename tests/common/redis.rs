@@ -1,8 +1,8 @@
-//! A redis-server of our own, on a free port, in a folder of its own; gone when dropped.
+//! A redis-server of our own, on a port and in a folder of its own; gone when dropped.
 
-use super::eventually;
+use super::{HeldPort, eventually};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -12,12 +12,10 @@ pub struct Redis {
     pub port: u16,
     pub folder: TempDir,
     arguments: Vec<String>,
-}
-
-/// A port that nobody listens on.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    /// Held from before it starts, so no other program can take the port, not even during a restart.
+    held: HeldPort,
+    /// The port of the cluster bus, in a cluster.
+    bus: Option<HeldPort>,
 }
 
 impl Redis {
@@ -27,42 +25,49 @@ impl Redis {
     }
 
     pub fn start_with(arguments: &[&str]) -> Self {
-        for _ in 0..10 {
-            let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let mut redis = Self { process: None, port: free_port(), folder, arguments };
-            if redis.spawn() {
-                return redis;
-            }
-        }
-        panic!("redis-server does not start: is it installed? (scripts/test-deps.sh)");
+        let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        Self::launch(arguments, None)
     }
 
-    fn spawn(&mut self) -> bool {
-        let mut process = Command::new("redis-server")
+    /// A node of a cluster. It does not know the others yet.
+    fn start_node() -> Self {
+        let bus = HeldPort::new();
+        let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
+        arguments.extend(["--cluster-port".to_owned(), bus.port().to_string()]);
+        Self::launch(arguments, Some(bus))
+    }
+
+    fn launch(arguments: Vec<String>, bus: Option<HeldPort>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let held = HeldPort::new();
+        let mut redis = Self { process: None, port: held.port(), folder, arguments, held, bus };
+        redis.spawn();
+        redis
+    }
+
+    /// Starts the process, and returns when it answers.
+    fn spawn(&mut self) {
+        let log = self.folder.path().join("log");
+        let output = std::fs::File::create(&log).expect("a file");
+        let process = Command::new("redis-server")
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(self.folder.path())
             .args(&self.arguments)
-            .stdout(Stdio::null())
+            .stdout(output)
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed (scripts/test-deps.sh)");
-        for _ in 0..1000 {
-            if self.answers() {
-                self.process = Some(process);
-                return true;
-            }
-            if process.try_wait().expect("a process").is_some() {
-                return false; // somebody was quicker to take the port
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = process.kill();
-        let _ = process.wait();
-        false
+        self.process = Some(process);
+        eventually("redis-server", || {
+            let ended = self.process.as_mut().and_then(|process| process.try_wait().ok()?);
+            let said = || std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(ended.is_none(), "redis-server ended: {}", said());
+            self.answers().then_some(())
+        });
     }
 
     fn answers(&self) -> bool {
@@ -95,7 +100,7 @@ impl Redis {
     /// On the same port again.
     pub fn restart(&mut self) {
         self.kill();
-        eventually("redis-server again", || self.spawn().then_some(()));
+        self.spawn();
     }
 
     pub fn signal(&self, name: &str) {
@@ -133,26 +138,17 @@ pub struct Cluster {
 impl Cluster {
     /// So many primaries, each with so many replicas.
     pub fn start(primaries: usize, replicas: usize) -> Self {
-        let node = || {
-            let bus = free_port().to_string();
-            let timeout = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-            let mut arguments = timeout.to_vec();
-            arguments.extend(["--cluster-port", &bus]);
-            Redis::start_with(&arguments)
-        };
-        let nodes: Vec<Redis> = (0..primaries * (1 + replicas)).map(|_| node()).collect();
+        let nodes: Vec<Redis> =
+            (0..primaries * (1 + replicas)).map(|_| Redis::start_node()).collect();
         for (index, node) in nodes.iter().take(primaries).enumerate() {
             let (from, to) = (16384 * index / primaries, 16384 * (index + 1) / primaries - 1);
             let range = [from.to_string(), to.to_string()];
             node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
         }
-        let bus = |node: &Redis| {
-            let at = node.arguments.iter().position(|word| word == "--cluster-port").unwrap();
-            node.arguments[at + 1].clone()
-        };
         for node in &nodes[1..] {
+            let bus = node.bus.as_ref().expect("a node of a cluster").port().to_string();
             let port = node.port.to_string();
-            nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus(node)]);
+            nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
         let knows_all = |node: &Redis| {
             let info: String = node.run(&["CLUSTER", "INFO"]);
@@ -216,18 +212,18 @@ impl Watched {
              sentinel failover-timeout mymaster 3000\n"
         );
         std::fs::write(&file, text).expect("a file");
-        let sentinel_port = free_port();
+        let held = HeldPort::new();
         let process = Command::new("redis-server")
             .arg(&file)
-            .args(["--sentinel", "--port", &sentinel_port.to_string()])
+            .args(["--sentinel", "--port", &held.port().to_string()])
             .arg("--dir")
             .arg(folder.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        let sentinel =
-            Redis { process: Some(process), port: sentinel_port, folder, arguments: Vec::new() };
+        let (process, port, arguments) = (Some(process), held.port(), Vec::new());
+        let sentinel = Redis { process, port, folder, arguments, held, bus: None };
         eventually("the Sentinel", || sentinel.answers().then_some(()));
         eventually("a replica that is known", || {
             let known: Vec<redis::Value> = sentinel.run(&["SENTINEL", "REPLICAS", "mymaster"]);

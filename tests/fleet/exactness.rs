@@ -1,19 +1,18 @@
 //! As exact as one process: three gateways admit what one would.
 
-use super::{Process, fleet, metric, on, sharing};
+use super::{fleet, metric, on, patient, sharing};
 use crate::common::backend::ok;
 use crate::common::load::Load;
 use crate::common::redis::{Cluster, Redis};
 use crate::common::{Backend, Connection, Gateway, eventually};
+use crate::stopping::Process;
 use std::io::Write;
 use std::time::Duration;
 
 /// All of a limit, and not one more, by 64 connections over three gateways.
 fn admits_exactly(store: &str, limits: &str, count: usize) -> Vec<Gateway> {
     let backend = Backend::start();
-    // It is about counting, not about a machine that is too busy to answer in time.
-    let store = store.replacen("redis: {", "redis: { timeout: 10s,", 1);
-    let gateways = fleet(3, &sharing(&backend, &store, limits));
+    let gateways = fleet(3, &sharing(&backend, store, limits));
     let load = Load::start(&gateways.iter().collect::<Vec<_>>(), 64, Duration::ZERO);
     let served = || backend.count();
     eventually("the limit", || (served() >= count).then_some(()));
@@ -58,7 +57,7 @@ fn a_cluster_of_three_primaries_is_as_exact() {
     let cluster = Cluster::start(3, 0);
     let three = "[{ name: a, by: ip, rate: 5000/month }, { name: b, by: ip, rate: 1000/month },
                   { name: c, by: global, rate: 3000/month }]";
-    let gateways = admits_exactly(&cluster.store(), three, 1000);
+    let gateways = admits_exactly(&patient(&cluster.store()), three, 1000);
     // What rejected requests took is given back.
     let told = eventually("everything given back", || {
         let reply = gateways[0].get("/");
@@ -71,7 +70,7 @@ fn a_cluster_of_three_primaries_is_as_exact() {
         let limits = format!(
             "[{{ name: d{log}, by: ip, rate: 800/day, algorithm: {log} }}, {{ name: e{log}, by: ip, rate: 900/month }}]"
         );
-        admits_exactly(&cluster.store(), &limits, 800);
+        admits_exactly(&patient(&cluster.store()), &limits, 800);
     }
 }
 
@@ -124,7 +123,7 @@ fn a_lease_saves_calls_and_gives_back_what_it_does_not_need() {
 
 #[test]
 fn shards_split_a_global_limit_and_together_are_the_whole() {
-    let redis = Redis::start();
+    let mut redis = Redis::start();
     let backend = Backend::start();
     let limits = "[{ name: all, by: global, rate: 10/month, shards: 4 }]";
     let gateways = fleet(2, &sharing(&backend, &on(&redis), limits));
@@ -142,7 +141,7 @@ fn shards_split_a_global_limit_and_together_are_the_whole() {
     assert_eq!(keys.len(), 4, "{keys:?}");
     // Without Redis a gateway has a fifth of each part, and at least one request of it.
     let store = on(&redis);
-    drop(redis);
+    redis.kill();
     let alone = Gateway::start_in_real_time(&sharing(&backend, &store, limits));
     let admitted = (200..255)
         .map(|caller| format!("10.0.{caller}.1"))
@@ -157,13 +156,8 @@ fn what_a_dead_gateway_had_in_flight_is_free_again() {
         seen.target == "/hang" || stream.write_all(&ok("hello")).is_ok()
     });
     let yaml = sharing(&backend, &on(&redis), "[{ by: ip, concurrency: 50 }]");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("gateway.yaml");
-    let port = crate::common::redis::free_port();
-    std::fs::write(&path, format!("listen: 127.0.0.1:{port}\n{yaml}")).unwrap();
-    let process = Process::start(&path, std::process::Stdio::null());
-    let address = ([127, 0, 0, 1], port).into();
-    eventually("the gateway", || std::net::TcpStream::connect(address).ok());
+    let process = Process::start(&yaml);
+    let address = process.address;
     // Fifty requests that the backend does not answer.
     let hanging: Vec<Connection> = (0..50)
         .map(|_| {

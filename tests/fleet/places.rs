@@ -1,9 +1,9 @@
 //! Where Redis is, and who may use it: TLS, users and passwords, a cluster that is rearranged.
 
-use super::{Process, metric, sharing};
+use super::{Process, metric, on, patient, sharing};
 use crate::common::load::Load;
-use crate::common::redis::{Cluster, Redis, free_port};
-use crate::common::{Backend, Gateway, eventually};
+use crate::common::redis::{Cluster, Redis};
+use crate::common::{Backend, Gateway, HeldPort, eventually};
 use std::time::Duration;
 
 const LIMITS: &str = "[{ name: wide, by: ip, rate: 3/month }]";
@@ -40,24 +40,25 @@ fn over_tls_with_a_certificate_that_is_believed() {
     std::fs::write(file("ca.pem"), ca_cert.pem()).unwrap();
     std::fs::write(file("redis.pem"), cert.pem()).unwrap();
     std::fs::write(file("redis.key"), key.serialize_pem()).unwrap();
-    let port = free_port().to_string();
+    let held = HeldPort::new();
+    let port = held.port().to_string();
     let (ca, cert, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
     let arguments = ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key];
     let with_ca = [arguments.as_slice(), &["--tls-ca-cert-file", &ca]].concat();
     let anyone = [with_ca.as_slice(), &["--tls-auth-clients", "no"]].concat();
     let redis = Redis::start_with(&anyone);
     let url = format!("rediss://localhost:{port}");
-    does_not_count(&format!("{{ redis: {{ url: '{url}', prefix: a, timeout: 1s }} }}"));
+    does_not_count(&format!("{{ redis: {{ url: '{url}', prefix: a, timeout: 10s }} }}"));
     counts(&format!(
-        "{{ redis: {{ url: '{url}', prefix: b, timeout: 1s, tls: {{ ca: '{ca}' }} }} }}"
+        "{{ redis: {{ url: '{url}', prefix: b, timeout: 10s, tls: {{ ca: '{ca}' }} }} }}"
     ));
     // One that wants to know who we are, too.
     redis.run::<()>(&["CONFIG", "SET", "tls-auth-clients", "yes"]);
     does_not_count(&format!(
-        "{{ redis: {{ url: '{url}', prefix: c, timeout: 1s, tls: {{ ca: '{ca}' }} }} }}"
+        "{{ redis: {{ url: '{url}', prefix: c, timeout: 10s, tls: {{ ca: '{ca}' }} }} }}"
     ));
     let own = format!("tls: {{ ca: '{ca}', cert: '{cert}', key: '{key}' }}");
-    counts(&format!("{{ redis: {{ url: '{url}', prefix: d, timeout: 1s, {own} }} }}"));
+    counts(&format!("{{ redis: {{ url: '{url}', prefix: d, timeout: 10s, {own} }} }}"));
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn with_a_users_password() {
     ]);
     redis.run::<()>(&["ACL", "SETUSER", "default", "-@all", "+ping"]);
     let at = format!("127.0.0.1:{}", redis.port);
-    counts(&format!("{{ redis: {{ url: 'redis://gateway:secret@{at}' }} }}"));
+    counts(&patient(&format!("{{ redis: {{ url: 'redis://gateway:secret@{at}' }} }}")));
     does_not_count(&format!("{{ redis: {{ url: 'redis://gateway:wrong@{at}' }} }}"));
     does_not_count(&format!("{{ redis: {{ url: 'redis://{at}' }} }}"));
 }
@@ -100,7 +101,8 @@ fn a_slot_moves_while_it_is_used() {
     let cluster = Cluster::start(3, 0);
     let backend = Backend::start();
     let limits = "[{ name: wide, by: ip, rate: 100000000/month }]";
-    let gateway = Gateway::start_in_real_time(&sharing(&backend, &cluster.store(), limits));
+    let gateway =
+        Gateway::start_in_real_time(&sharing(&backend, &patient(&cluster.store()), limits));
     assert_eq!(gateway.get("/").status, 200);
     let key = "sluice:1:wide:i127.0.0.1";
     let slot: u32 = cluster.nodes[0].run(&["CLUSTER", "KEYSLOT", key]);
@@ -178,7 +180,7 @@ fn every_key_expires_when_its_state_is_whole_and_not_before() {
                    { name: log, by: ip, rate: 10/minute, algorithm: sliding_log },
                    { name: queue, by: ip, rate: 2/second, algorithm: leaky_bucket },
                    { name: flying, by: ip, concurrency: 10 }]";
-    let store = format!("{{ redis: {{ url: '{}' }} }}", redis.url());
+    let store = on(&redis);
     let gateway = Gateway::start_in_real_time(&sharing(&backend, &store, limits));
     for _ in 0..3 {
         let reply = gateway.get("/");
@@ -225,7 +227,7 @@ fn another_store_takes_a_restart_and_a_reload_says_so() {
 fn an_edited_algorithm_keeps_what_was_used_in_redis_too() {
     let redis = Redis::start();
     let backend = Backend::start();
-    let store = format!("{{ redis: {{ url: '{}' }} }}", redis.url());
+    let store = on(&redis);
     let yaml =
         |limit: &str| sharing(&backend, &store, &format!("[{{ name: x, by: ip, {limit} }}]"));
     let gateway = Gateway::start_in_real_time(&yaml("rate: 5/month"));

@@ -3,30 +3,13 @@
 use super::page::{Page, ask};
 use crate::common::backend::ok;
 use crate::common::pki::Authority;
-use crate::common::{Backend, Connection, Gateway, Reply, eventually};
+use crate::common::{Backend, Connection, Gateway, HeldPort, Reply, eventually};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use sluice::overload::memory::Memory;
-use socket2::{Domain, Socket, Type};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 
 const SECRET: &str = "a secret that is long enough for HS256";
-
-/// What takes no connections, and nobody else can take.
-pub struct Dead(Socket);
-
-impl Dead {
-    fn new() -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        Self(socket)
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.0.local_addr().unwrap().as_socket().unwrap()
-    }
-}
 
 /// A gateway with some of everything, and all that it talks to.
 pub struct World {
@@ -36,7 +19,7 @@ pub struct World {
     pub held: Backend,
     let_go: Sender<()>,
     pub sick: Backend,
-    pub dead: Dead,
+    pub dead: HeldPort,
     collector: Backend,
     folder: tempfile::TempDir,
     pub yaml: String,
@@ -57,7 +40,7 @@ impl World {
         let held = Backend::with(move |_, stream| {
             wait.lock().recv().is_ok() && stream.write_all(&ok("hello")).is_ok()
         });
-        let (backend, dead, collector) = (Backend::start(), Dead::new(), Backend::start());
+        let (backend, dead, collector) = (Backend::start(), HeldPort::new(), Backend::start());
         let digest = |key: &str| sluice::digest::sha256_hex(key.as_bytes());
         let at = folder.path().display();
         let yaml = format!(
