@@ -1,2 +1,7 @@
 //! Attempts to get around limits, one file per attempt, named after it. Each test shows what the attempt
 //! costs the client that makes it. docs/hostile-clients.md lists them.
+
+mod admin_connections_held_open;
+mod admin_fields_given_twice;
+mod admin_through_a_gateway;
+mod token_with_an_unknown_crit;
