@@ -5,6 +5,7 @@
 
 use crate::clock::{Micros, write_rfc3339};
 use crate::config::model::LogFormat;
+use crate::printable::is_hidden;
 use http::{Method, StatusCode};
 use std::io::Write;
 
@@ -71,8 +72,12 @@ impl Line {
     fn value(&mut self, text: &str) {
         match self.format {
             LogFormat::Json => {
+                let start = self.out.len();
                 // Writing to a vector cannot fail, and text is always representable.
                 let _ = serde_json::to_writer(&mut self.out, text);
+                if !text.bytes().all(|byte| byte.is_ascii() && byte != 0x7f) {
+                    escape_hidden(&mut self.out, start);
+                }
             }
             LogFormat::Text => self.word(text),
         }
@@ -169,11 +174,28 @@ impl Line {
     }
 }
 
+/// Escapes what JSON allows in a string and a viewer of the log may obey: ends of lines that are not
+/// ASCII, and characters that turn text around or hide it.
+fn escape_hidden(out: &mut Vec<u8>, start: usize) {
+    let written = out.split_off(start);
+    let mut units = [0; 2];
+    for c in String::from_utf8_lossy(&written).chars() {
+        if is_hidden(c) {
+            for unit in c.encode_utf16(&mut units) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HOSTILE: &str = "/\"\n{\"time\":1}\u{2028}\u{7f}\u{202e} status=200\r\u{1b}[2J";
+    const HOSTILE: &str =
+        "/\"\n{\"time\":1}\u{2028}\u{7f}\u{202e} status=200\r\u{1b}[2J\u{9b}\u{feff}\u{e0041}é";
 
     fn line(format: LogFormat) -> String {
         let mut line = Line::begin(format, 0, StatusCode::NOT_FOUND, &Method::GET, Some(HOSTILE));
@@ -191,6 +213,8 @@ mod tests {
     fn nothing_a_caller_sends_can_forge_a_line() {
         let json = line(LogFormat::Json);
         assert_eq!(json.find('\n'), Some(json.len() - 1));
+        assert!(!json.trim_end().contains(is_hidden), "{json:?}");
+        assert!(json.contains(r"\u2028\u007f\u202e") && json.contains(r"\udb40\udc41é"), "{json}");
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&value["path"], &value["user"]), (&HOSTILE.into(), &HOSTILE.into()));
         assert_eq!((&value["duration_ms"], &value["request_id"]), (&1.234.into(), &"a-1".into()));
@@ -198,7 +222,10 @@ mod tests {
         assert_eq!(value["costs"], serde_json::json!({ "tokens a day": 12 }));
         let text = line(LogFormat::Text);
         assert_eq!(text.find('\n'), Some(text.len() - 1));
-        assert!(text.trim_end().chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
+        assert!(
+            text.trim_end().chars().all(|c| matches!(c, ' ' | 'é') || c.is_ascii_graphic()),
+            "{text}"
+        );
         let path = format!("{HOSTILE:?}");
         let expected = format!(
             "1970-01-01T00:00:00.000Z 404 GET {path} user={path} route=\"login page\" \

@@ -9,11 +9,14 @@
 mod access;
 mod acts;
 mod callers;
+mod connections;
+mod json;
 mod live;
 mod pages;
 mod state;
 
 pub use access::Token;
+pub use connections::serve;
 pub use pages::ALL as PAGES;
 
 use crate::gateway::Gateway;
@@ -23,31 +26,21 @@ use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use pages::Page;
 use serde_json::{Value, json};
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 type Answer = Response<Full<Bytes>>;
 
 /// What an operator sends is a few lines.
 const LONGEST: usize = 64 << 10;
 
-/// Operators are few.
-const MOST_CONNECTIONS: usize = 256;
-
-/// How long the head of a request may take, and its body.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the body of a request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the configuration is read again: the new generation, or what is wrong with the file.
 pub type Reload = Box<dyn Fn() -> oneshot::Receiver<Result<u64, String>>>;
@@ -62,36 +55,6 @@ pub struct Operator {
     pub reload: Reload,
     /// The configuration's file.
     pub file: PathBuf,
-}
-
-/// Answers the operator until the task is aborted; its connections end with it.
-pub async fn serve(listener: TcpListener, operator: Operator) {
-    let shared = Rc::new((Access::new(&operator), operator));
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        while connections.try_join_next().is_some() {}
-        if connections.len() >= MOST_CONNECTIONS {
-            continue; // it is closed; callers' own need the room
-        }
-        let (shared, peer) = (Rc::clone(&shared), peer.ip().to_canonical());
-        connections.spawn_local(async move {
-            let service = service_fn(|request| {
-                let shared = Rc::clone(&shared);
-                async move {
-                    let (access, operator) = &*shared;
-                    Ok::<_, Infallible>(answer(access, operator, peer, request).await)
-                }
-            });
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-            // Whoever breaks off a connection knows that they did.
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
 }
 
 async fn answer(
@@ -257,8 +220,8 @@ async fn body(request: Request<Incoming>) -> Result<Value, ApiError> {
     let read = tokio::time::timeout(PATIENCE, reading).await;
     let read = read.map_err(|_| ApiError::bad("the body did not come"))?;
     let bytes = read.map_err(|_| ApiError::bad("the body is too long, or broke off"))?.to_bytes();
-    let value: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| ApiError::bad(format!("this is no JSON: {error}")))?;
+    let value = json::parse(&bytes)
+        .map_err(|error| ApiError::bad(format!("this JSON cannot be used: {error}")))?;
     value.is_object().then_some(value).ok_or_else(|| ApiError::bad("send a JSON object"))
 }
 

@@ -7,6 +7,7 @@ mod demo;
 mod explain;
 mod key;
 mod logs;
+mod output;
 mod paint;
 mod progress;
 mod run;
@@ -18,6 +19,7 @@ mod top;
 
 use crate::lines::Lines;
 use clap::{Parser, Subcommand};
+use output::{Unprinted, remark};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -95,7 +97,7 @@ pub fn main() -> ExitCode {
     let diagnostics = log_to_stderr();
     let outcome = match arguments.command {
         Command::Run { config, workers } => run::run(&config, workers),
-        Command::Check { config } => return check::check(&config),
+        Command::Check { config } => check::check(&config),
         Command::Demo { only_backend: Some(address), .. } => backend::run(address),
         Command::Demo { listen, .. } => demo::run(listen),
         Command::Schema => schema::print(),
@@ -108,8 +110,11 @@ pub fn main() -> ExitCode {
     diagnostics.close();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if matches!(error.downcast_ref(), Some(Unprinted::ReaderGone)) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "{error}");
+            remark(&format!("{error}\n"));
             ExitCode::FAILURE
         }
     }

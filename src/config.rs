@@ -12,6 +12,7 @@ mod callers;
 pub mod diagnostics;
 mod edge;
 mod failing;
+pub mod files;
 mod grammar;
 pub(crate) mod limits;
 mod listeners;
@@ -32,6 +33,7 @@ pub mod watch;
 
 use callers::Callers;
 use diagnostics::{Diagnostics, Severity, Source};
+use files::Files;
 use limits::Names;
 pub use model::Config;
 use read::{Context, Fields};
@@ -81,20 +83,21 @@ pub enum LoadError {
     Invalid {
         /// What is wrong.
         diagnostics: Diagnostics,
-        /// The other files it names: one of them may be what has to change.
-        files: Vec<PathBuf>,
     },
 }
 
 /// Reads a file, environment variables included.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| LoadError::Unreadable { path: path.to_owned(), error })?;
+    load_noting(path, &mut Files::default())
+}
+
+/// The same. `files` notes every file that was read and what it held, whatever the outcome.
+pub(crate) fn load_noting(path: &Path, files: &mut Files) -> Result<Loaded, LoadError> {
+    let text = files.read_text(path);
+    let text = text.map_err(|error| LoadError::Unreadable { path: path.to_owned(), error })?;
     let folder = path.parent().map(Path::to_owned).unwrap_or_default();
     let env = |name: &str| std::env::var(name).ok();
-    let mut loaded = parse(&path.display().to_string(), text, &folder, &env)?;
-    loaded.config.files.insert(0, path.to_owned());
-    Ok(loaded)
+    parse_noting(&path.display().to_string(), text, &folder, &env, files)
 }
 
 /// Reads a text that calls itself `name`; paths in it are relative to `folder`.
@@ -104,21 +107,32 @@ pub fn parse(
     folder: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Loaded, LoadError> {
+    parse_noting(name, text, folder, env, &mut Files::default())
+}
+
+fn parse_noting(
+    name: &str,
+    text: String,
+    folder: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+    files: &mut Files,
+) -> Result<Loaded, LoadError> {
     let source = Arc::new(Source { name: name.to_owned(), text });
     let mut cx = Context {
         source: Arc::clone(&source),
         folder: folder.to_owned(),
         env,
         problems: Vec::new(),
-        files: Vec::new(),
+        files,
     };
     let config = root(&source.text, &mut cx).and_then(|node| read(&node, &mut cx));
     let problems = Diagnostics::new(cx.problems);
     match config {
         Some(config) if problems.errors() == 0 => {
-            Ok(Loaded { config: Config { files: cx.files, ..config }, warnings: problems })
+            let files = cx.files.paths().map(Path::to_owned).collect();
+            Ok(Loaded { config: Config { files, ..config }, warnings: problems })
         }
-        _ => Err(LoadError::Invalid { diagnostics: problems, files: cx.files }),
+        _ => Err(LoadError::Invalid { diagnostics: problems }),
     }
 }
 

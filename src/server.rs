@@ -2,11 +2,15 @@
 //! answers the admin listener and passes signals on.
 
 mod control;
+mod following;
+#[cfg(test)]
+mod following_tests;
 mod listeners;
 mod saving;
 mod signals;
 
 use crate::clock::Clock;
+use crate::config::files::Files;
 use crate::config::{self, LoadError, Loaded};
 use crate::gateway::Gateway;
 use crate::handover::Inherited;
@@ -91,7 +95,8 @@ pub struct Server {
 impl Server {
     /// Starts; when this returns, callers can connect.
     pub fn start(mut options: Options) -> Result<Self, Error> {
-        let Loaded { config, warnings } = config::load(&options.path)?;
+        let mut files = Files::default();
+        let Loaded { config, warnings } = config::load_noting(&options.path, &mut files)?;
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", options.path.display());
         }
@@ -105,7 +110,7 @@ impl Server {
         });
         let admin_socket = admin.transpose()?;
         options.inherited.finish();
-        let (files, admin_config) = (config.files.clone(), config.admin.clone());
+        let admin_config = config.admin.clone();
         let gateway = Arc::new(Gateway::new(
             config,
             options.clock,

@@ -3,6 +3,8 @@
 //! A key decides which algorithms it verifies; a token's own `alg` only picks among them.
 
 use crate::clock::{Micros, SECOND};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
@@ -107,6 +109,9 @@ impl Verifier {
     /// Who the token stands for, if it is to be believed at `now`.
     pub fn verify(&self, token: &str, now: Micros) -> Result<User, TokenError> {
         let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
+        if has_critical_extensions(token) {
+            return Err(TokenError::Invalid);
+        }
         // A key without an id fits any token; one with an id fits tokens that name it or no key.
         let fits = |key: &&Key| match (&key.id, &header.kid) {
             (Some(id), Some(named)) => id == named,
@@ -166,6 +171,15 @@ fn text(claim: &Value) -> Option<String> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
+}
+
+/// Whether the token's header has a `crit`, of whatever type. The extensions it names must be
+/// understood (RFC 7515, 4.1.11), none is known here, and an empty list is not allowed either.
+fn has_critical_extensions(token: &str) -> bool {
+    let header = token.split('.').next().unwrap_or_default();
+    let header = URL_SAFE_NO_PAD.decode(header).ok();
+    let fields = header.and_then(|json| serde_json::from_slice::<Map<String, Value>>(&json).ok());
+    fields.is_none_or(|fields| fields.contains_key("crit"))
 }
 
 /// Signature only: what the claims must say is checked above, by our own clock.
@@ -289,6 +303,27 @@ mod tests {
             assert_eq!(verifier.verify(bad, NOW), Err(TokenError::Invalid), "{bad}");
         }
         assert_eq!(verifier.verify(&sign(&json!({})), NOW), Err(TokenError::Anonymous));
+    }
+
+    #[test]
+    fn a_token_with_a_critical_extension_is_refused() {
+        let verifier = Verifier::with_secret(b"secret", rules());
+        let signed = |crit: &str| {
+            let encoded = |json: &str| URL_SAFE_NO_PAD.encode(json);
+            let header = encoded(&format!(r#"{{"alg":"HS256"{crit}}}"#));
+            let message = format!("{header}.{}", encoded(r#"{"sub":"ada"}"#));
+            let key = EncodingKey::from_secret(b"secret");
+            let signature =
+                jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256).unwrap();
+            format!("{message}.{signature}")
+        };
+        assert_eq!(verifier.verify(&signed(""), NOW).unwrap().name, "ada");
+        for crit in [r#"["exp-by"]"#, r#"["b64"]"#, "[]", "null", r#""exp""#, "{}", "[1]"] {
+            let token = signed(&format!(r#","crit":{crit},"exp-by":1"#));
+            assert_eq!(verifier.verify(&token, NOW), Err(TokenError::Invalid), "{crit}");
+        }
+        let twice = signed(r#","crit":["a"],"crit":null"#);
+        assert_eq!(verifier.verify(&twice, NOW), Err(TokenError::Invalid));
     }
 
     #[test]

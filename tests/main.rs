@@ -32,6 +32,7 @@ mod operations;
 mod operator;
 mod overload;
 mod overrides;
+mod printing;
 mod reload;
 mod restart;
 mod routes;

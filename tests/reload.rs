@@ -70,13 +70,19 @@ fn a_save_an_atomic_rename_and_a_config_maps_swap_are_noticed() {
     let generation = gateway.generation();
     let mut file = std::fs::File::create(gateway.path()).unwrap();
     write!(file, "listen: 127.0.0.1:0\n{}", yaml(4)).unwrap();
+    let (mut before, mut longest_gap) = (Instant::now(), Duration::ZERO);
     for _ in 0..20 {
         writeln!(file, "# more to come").unwrap();
+        longest_gap = longest_gap.max(before.elapsed());
+        before = Instant::now();
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(file);
     limit(4);
-    assert_eq!(gateway.generation(), generation + 1);
+    // A busy machine may hold the writer up for so long that the file counts as written.
+    if longest_gap < Duration::from_millis(45) {
+        assert_eq!(gateway.generation(), generation + 1);
+    }
 }
 
 #[test]

@@ -91,8 +91,7 @@ impl Access {
     }
 
     pub(super) fn admit<B>(&self, request: &Request<B>, peer: IpAddr) -> Result<(), Refusal> {
-        let via = request.headers().get_all(VIA).iter();
-        if via.into_iter().any(|via| via.as_bytes().ends_with(b" sluice")) {
+        if came_through_a_gateway(request) {
             return Err(Refusal::Foreign(
                 "this came through a gateway: callers have no business here",
             ));
@@ -155,6 +154,22 @@ impl Access {
     }
 }
 
+/// Whether a gateway forwarded the request: its pseudonym, with an id or without, is somewhere in a
+/// `Via`. Comments are not told apart: one that a caller leaves open would hide what follows it.
+fn came_through_a_gateway<B>(request: &Request<B>) -> bool {
+    let words = |via: &'_ HeaderValue| {
+        let mut words = via.as_bytes().split(|byte| b", \t:;()\"".contains(byte));
+        words.any(|word| {
+            let (name, id) = word.split_at(word.len().min(PSEUDONYM.len()));
+            name.eq_ignore_ascii_case(PSEUDONYM) && matches!(id.first(), None | Some(b'-'))
+        })
+    };
+    request.headers().get_all(VIA).iter().any(words)
+}
+
+/// What gateways call themselves in `Via`; an id may follow, behind a dash.
+const PSEUDONYM: &[u8] = b"sluice";
+
 /// The token that is presented.
 fn credentials(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
@@ -207,6 +222,29 @@ mod tests {
         }
         for host in ["evil.example", "localhost.evil.example:9901", "", "127.0.0.1.nip.io"] {
             assert!(!is_called_by_address(&request(host, None)), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_a_gateway_forwarded_is_known_by_any_element_of_via() {
+        let via = |values: &[&str]| {
+            let request = Request::get("/");
+            let request = values.iter().fold(request, |request, via| request.header(VIA, *via));
+            came_through_a_gateway(&request.body(()).unwrap())
+        };
+        for forwarded in [
+            &["1.1 sluice"][..],
+            &["1.1 sluice, 1.1 proxy"],
+            &["1.1 sluice,1.1 proxy"],
+            &["1.0 first, 1.1 sluice-ab12cd (a comment), 1.1 last"],
+            &["1.1 first", "HTTP/1.1 SLUICE-0", "1.1 last"],
+            &["1.1\tsluice:8080"],
+            &["1.1 first (left open, 1.1 sluice"],
+        ] {
+            assert!(via(forwarded), "{forwarded:?}");
+        }
+        for direct in [&[][..], &["1.1 proxy"], &["1.1 sluices"], &["1.1 my-sluice, 1.1 a"]] {
+            assert!(!via(direct), "{direct:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! A small sample backend, for the demo and for docker-compose: says what it was asked.
 
 use super::Outcome;
+use super::output::print;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -21,7 +22,7 @@ pub(super) fn run(address: SocketAddr) -> Outcome {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| format!("cannot listen on {address}: {error}"))?;
-        println!("sample backend on http://{}", listener.local_addr()?);
+        print(&format!("sample backend on http://{}\n", listener.local_addr()?))?;
         tokio::select! {
             never = serve(listener) => match never {},
             _ = tokio::signal::ctrl_c() => Ok(()),

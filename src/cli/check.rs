@@ -1,25 +1,21 @@
 //! `sluice check`: says `ok` and what the file holds, or everything that is wrong.
 
+use super::Outcome;
+use super::output::{print, remark};
 use crate::config::{self, Config, LoadError, Loaded};
 use std::path::Path;
-use std::process::ExitCode;
 
-pub(super) fn check(path: &Path) -> ExitCode {
+pub(super) fn check(path: &Path) -> Outcome {
     match config::load(path) {
         Ok(Loaded { config, warnings }) => {
-            eprint!("{warnings}");
-            println!("ok: {}: {}", path.display(), summary(&config));
-            ExitCode::SUCCESS
+            remark(&warnings.to_string());
+            Ok(print(&format!("ok: {}: {}\n", path.display(), summary(&config)))?)
         }
-        Err(LoadError::Invalid { diagnostics, .. }) => {
-            eprintln!("{diagnostics}");
-            eprintln!("{}: {}", path.display(), count(diagnostics.errors(), "error"));
-            ExitCode::FAILURE
+        Err(LoadError::Invalid { diagnostics }) => {
+            let errors = count(diagnostics.errors(), "error");
+            Err(format!("{diagnostics}\n{}: {errors}", path.display()).into())
         }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::client::{Admin, encoded};
+use super::output::print;
 use super::paint::{Paint, printable};
 use crate::clock::Clock;
 use crate::config::{self, Config, Loaded};
@@ -57,12 +58,10 @@ pub(super) fn run(arguments: Arguments) -> Outcome {
         None => None,
     };
     if arguments.json {
-        println!("{:#}", as_json(&explained, live.as_ref()));
+        Ok(print(&format!("{:#}\n", as_json(&explained, live.as_ref())))?)
     } else {
-        let text = as_text(&explained, &request, live.as_ref(), Paint::for_stdout());
-        print!("{text}");
+        Ok(print(&as_text(&explained, &request, live.as_ref(), Paint::for_stdout()))?)
     }
-    Ok(())
 }
 
 /// The request that is explained.

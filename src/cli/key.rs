@@ -1,6 +1,7 @@
 //! `sluice key new`: a fresh API key, shown once. The file keeps only its SHA-256.
 
 use super::Outcome;
+use super::output::print;
 use crate::digest::sha256_hex;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -14,10 +15,12 @@ pub(super) fn new(id: Option<String>, plan: Option<&str>) -> Outcome {
     // JSON's strings are YAML's, whatever the name holds.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let plan = plan.map(|plan| format!(", plan: {}", quoted(plan))).unwrap_or_default();
-    println!("The key, shown this once; give it to the caller:\n\n  {key}\n");
-    println!("The line for gateway.yaml, under identity.api_key.keys:\n");
-    println!("  - {{ id: {}, sha256: \"{}\"{plan} }}", quoted(&id), sha256_hex(key.as_bytes()));
-    Ok(())
+    let (id, hash) = (quoted(&id), sha256_hex(key.as_bytes()));
+    Ok(print(&format!(
+        "The key, shown this once; give it to the caller:\n\n  {key}\n\n\
+         The line for gateway.yaml, under identity.api_key.keys:\n\n  \
+         - {{ id: {id}, sha256: \"{hash}\"{plan} }}\n"
+    ))?)
 }
 
 /// Letters and digits from the system's random numbers, each equally likely.

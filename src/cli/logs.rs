@@ -1,5 +1,6 @@
 //! Which logs are replayed, and how they are read: what `simulate` and `suggest` have in common.
 
+use super::output::remark;
 use super::progress::Bar;
 use crate::config::{self, Config, Loaded};
 use crate::simulate::figures::Times;
@@ -146,7 +147,7 @@ pub(super) fn keep(logs: &mut Logs) -> Result<(), Box<dyn Error>> {
 /// Reads a configuration; what should be said about it goes to stderr.
 pub(super) fn load(path: &Path) -> Result<Config, Box<dyn Error>> {
     let Loaded { config, warnings } = config::load(path)?;
-    eprint!("{warnings}");
+    remark(&warnings.to_string());
     Ok(config)
 }
 

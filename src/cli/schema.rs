@@ -1,10 +1,9 @@
 //! `sluice schema`: the JSON Schema of gateway.yaml, for editors.
 
 use super::Outcome;
-use std::io::Write;
+use super::output;
 
 pub(super) fn print() -> Outcome {
     let schema = serde_json::to_string_pretty(&crate::config::schema())?;
-    writeln!(std::io::stdout(), "{schema}")?;
-    Ok(())
+    Ok(output::print(&format!("{schema}\n"))?)
 }

@@ -4,6 +4,7 @@ mod text;
 
 use super::Outcome;
 use super::logs::{Given, LogArguments, load, watched};
+use super::output::{self, remark};
 use super::paint::Paint;
 use crate::config::Config;
 use crate::simulate::figures::{counted, exactly, percent};
@@ -87,7 +88,8 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(rejects) = rejects {
         rejects.finish()?;
     }
-    print(&report, &given, arguments.json)?;
+    // A reader that has gone changes neither the page nor the verdict.
+    let printed = print(&report, &given, arguments.json);
     if let Some((mut file, path)) = html {
         file.write_all(crate::simulate::html::page(&report, &given.times).as_bytes())
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -95,13 +97,13 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     match arguments.fail_above {
         Some(most) if report.requests.share > most || report.requests.all == 0 => {
             let (is, most) = (percent(report.requests.share), exactly(most));
-            eprintln!(
-                "{is} of {} rejected; at most {most}% may be (--fail-above)",
+            remark(&format!(
+                "{is} of {} rejected; at most {most}% may be (--fail-above)\n",
                 counted(report.requests.all, "request")
-            );
+            ));
             std::process::exit(TOO_MANY)
         }
-        _ => Ok(()),
+        _ => printed,
     }
 }
 
@@ -130,7 +132,7 @@ fn print(report: &Report, given: &Given, json: bool) -> Outcome {
     } else {
         text::text(report, &given.times, Paint::for_stdout())
     };
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    Ok(output::print(&text)?)
 }
 
 /// Replays the logs, and counts what comes of it.

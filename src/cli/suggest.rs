@@ -2,13 +2,13 @@
 
 use super::Outcome;
 use super::logs::{LogArguments, keep, load};
+use super::output::print;
 use super::paint::{Paint, printable};
 use super::progress::Bar;
 use crate::simulate::Progress;
 use crate::simulate::figures::{Times, counted, grouped, length, percent};
 use crate::simulate::suggest::{Aim, Suggestions, suggest};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 /// What is asked.
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: Arguments) -> Outcome {
     } else {
         text(&suggestions, &given.times, Paint::for_stdout())
     };
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    Ok(print(&text)?)
 }
 
 /// Runs the replays, each behind a bar of its own.

@@ -3,12 +3,13 @@
 mod frame;
 
 use super::client::Admin;
+use super::output::{Unprinted, print};
 use super::paint::Paint;
 use super::{Outcome, client::AdminError};
 use frame::Frame;
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// What is asked.
@@ -49,10 +50,9 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         if arguments.once || !std::io::stdout().is_terminal() {
             tokio::time::sleep(every).await;
             let frame = Frame { before: &first, now: &admin.get("/api/v1/live")? };
-            print!("{}", frame.draw(WIDTH, usize::MAX, Paint::for_stdout()));
-            return Ok(());
+            return Ok(print(&frame.draw(WIDTH, usize::MAX, Paint::for_stdout()))?);
         }
-        let screen = Screen::new();
+        let screen = Screen::new()?;
         let outcome = watch(&admin, first, every).await;
         drop(screen);
         outcome
@@ -70,16 +70,16 @@ async fn watch(admin: &Admin, first: Value, every: Duration) -> Outcome {
         }
         match admin.get("/api/v1/live") {
             Ok(now) => {
-                show(&Frame { before: &before, now: &now });
+                show(&Frame { before: &before, now: &now })?;
                 before = now;
             }
             Err(error @ AdminError::Refused(..)) => return Err(error.into()),
-            Err(error) => put(&format!("\x1b[H\x1b[2K{error}")),
+            Err(error) => print(&format!("\x1b[H\x1b[2K{error}"))?,
         }
     }
 }
 
-fn show(frame: &Frame<'_>) {
+fn show(frame: &Frame<'_>) -> Result<(), Unprinted> {
     let size = tcgetwinsize(std::io::stdout()).ok();
     let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
     let (width, height) =
@@ -87,26 +87,21 @@ fn show(frame: &Frame<'_>) {
     let text = frame.draw(width, height, Paint::for_stdout());
     // Line by line over what is there, so that nothing flickers.
     let lines = text.lines().map(|line| format!("{line}\x1b[K"));
-    put(&format!("\x1b[H{}\x1b[J", lines.collect::<Vec<_>>().join("\r\n")));
-}
-
-fn put(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    print(&format!("\x1b[H{}\x1b[J", lines.collect::<Vec<_>>().join("\r\n")))
 }
 
 /// The terminal is given back as it was, however this ends.
 struct Screen;
 
 impl Screen {
-    fn new() -> Self {
-        put(ENTER);
-        Self
+    fn new() -> Result<Self, Unprinted> {
+        print(ENTER)?;
+        Ok(Self)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        put(LEAVE);
+        let _ = print(LEAVE);
     }
 }

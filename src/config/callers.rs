@@ -285,8 +285,7 @@ fn jwt(node: &Node, cx: &mut Context<'_>) -> Option<Verifier> {
 /// Reads a file that the configuration names, and has it watched.
 fn read_file(path: &Located<String>, cx: &mut Context<'_>) -> Option<String> {
     let full = cx.resolve(&path.value);
-    cx.files.push(full.clone());
-    let text = std::fs::read_to_string(&full);
+    let text = cx.files.read_text(&full);
     text.map_err(|error| cx.error(&path.node, format!("cannot read {}: {error}", full.display())))
         .ok()
 }

@@ -96,8 +96,7 @@ impl Read for Certificate {
 pub(super) fn file(node: &Node, cx: &mut Context<'_>) -> Option<Vec<u8>> {
     let name = text(node, cx, "a file")?;
     let path = cx.resolve(name);
-    cx.files.push(path.clone());
-    match std::fs::read(&path) {
+    match cx.files.read(&path) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
             cx.error(node, format!("cannot read {}: {error}", path.display()));

@@ -4,6 +4,7 @@
 //! the table of its fields.
 
 use super::diagnostics::{Diagnostic, Severity, Source, Span, nearest};
+use super::files::Files;
 use super::section::Section;
 use super::tree::{Key, Kind, Node};
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ pub(super) struct Context<'a> {
     pub(super) folder: PathBuf,
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     pub(super) problems: Vec<Diagnostic>,
-    /// Files that the configuration is made of beside the main one.
-    pub(super) files: Vec<PathBuf>,
+    /// Notes the files that are read.
+    pub(super) files: &'a mut Files,
 }
 
 impl Context<'_> {

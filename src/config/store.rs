@@ -206,7 +206,7 @@ pub(super) fn check_written(path: &Path, what: &str, node: &Node, cx: &mut Conte
     let real = |path: &Path| path.canonicalize().ok();
     let here = real(path);
     let main = cx.folder.join(Path::new(&cx.source.name).file_name().unwrap_or_default());
-    let is_ours = cx.files.iter().chain([&main]).any(|file| real(file) == here);
+    let is_ours = cx.files.paths().chain([&*main]).any(|file| real(file) == here);
     if path.is_dir() || here.is_some() && is_ours {
         let message = format!("{what} would replace a file of the configuration, or is a folder");
         cx.error_with_help(node, message, "choose another name".to_owned());

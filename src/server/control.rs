@@ -2,11 +2,12 @@
 //! stops the workers in good order.
 
 use super::Error;
+use super::following::Following;
 use super::listeners::{Bound, bind};
 use super::saving::Saving;
 use super::signals::{Heard, Signals};
 use crate::admin;
-use crate::config::watch::{Look, Watch, fingerprint, looks};
+use crate::config::files::{Files, steps};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
 use crate::handover::{self, HandoverError, Inherited};
@@ -14,7 +15,6 @@ use crate::listener::Listeners;
 use crate::telemetry;
 use crate::upstream::{health, names};
 use crate::worker::Stop;
-use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,15 +36,11 @@ pub(super) struct Control {
     /// To this thread itself.
     commands: mpsc::UnboundedSender<Command>,
     path: PathBuf,
-    files: Vec<PathBuf>,
-    fingerprint: Vec<Option<Vec<u8>>>,
+    following: Following,
     listeners: watch::Sender<Listeners>,
     admin: watch::Sender<Option<SocketAddr>>,
     admin_listener: Option<AdminListener>,
     stop: watch::Sender<Option<Stop>>,
-    watch: Option<Watch>,
-    /// What the files look like from outside.
-    looks: Vec<Option<Look>>,
     /// In how many seconds a reload is tried again that failed for want of something.
     retries: Option<u32>,
     /// What the last reload failed for, so that it is not said every time.
@@ -71,12 +67,6 @@ struct AdminListener {
 /// How long callers are told to come again by another connection, before idle ones are closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Editors write a file in several steps: it is read when it has not changed for this long.
-const SETTLE: Duration = Duration::from_millis(50);
-
-/// How often it may change meanwhile before it is read anyway.
-const PATIENCE: usize = 40;
-
 /// Seconds until a reload is tried again that failed for want of something.
 const RETRY: u32 = 5;
 
@@ -86,25 +76,21 @@ impl Control {
     pub(super) fn new(
         gateway: Arc<Gateway>,
         path: PathBuf,
-        files: Vec<PathBuf>,
+        files: Files,
         listeners: watch::Sender<Listeners>,
         admin: watch::Sender<Option<SocketAddr>>,
         stop: watch::Sender<Option<Stop>>,
         commands: mpsc::UnboundedSender<Command>,
     ) -> Self {
-        let fingerprint = fingerprint(&files);
         Self {
-            looks: looks(&files),
+            following: Following::new(&path, files),
             gateway,
             commands,
             path,
-            files,
-            fingerprint,
             listeners,
             admin,
             admin_listener: None,
             stop,
-            watch: None,
             retries: None,
             failure: None,
             saving: Saving::default(),
@@ -190,16 +176,7 @@ impl Control {
         workers: &[JoinHandle<()>],
         signals: &mut Signals,
     ) -> Result<(), Error> {
-        let (notices, mut on_notice) = mpsc::unbounded_channel();
-        match Watch::new(notices.clone()) {
-            Ok(mut watch) => {
-                watch.set(&self.files);
-                self.watch = Some(watch);
-            }
-            Err(error) => tracing::warn!("files are not watched, SIGHUP reloads: {error}"),
-        }
-        // What changed between reading and watching is noticed now.
-        let _ = notices.send(());
+        self.following.start();
         let mut second = tokio::time::interval(Duration::from_secs(1));
         // A process that was stopped for a while has not had all those seconds.
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -231,19 +208,15 @@ impl Control {
                         return Ok(());
                     }
                 }
-                Some(()) = on_notice.recv() => {
-                    let settled = self.settled(&mut on_notice).await;
-                    if let Some(watch) = &mut self.watch {
-                        watch.set(&self.files); // a folder may have been replaced
-                    }
-                    while on_notice.try_recv().is_ok() {}
-                    if settled != self.fingerprint {
+                () = self.following.noticed() => {
+                    if self.following.has_changed().await {
                         let _ = self.reload();
                     }
+                    self.following.reached(steps::IDLE);
                 }
                 _ = moment.tick() => self.gateway.look_at_memory(),
                 _ = second.tick() => {
-                    self.each_second(&notices);
+                    self.each_second();
                     if workers.iter().any(JoinHandle::is_finished) {
                         tracing::error!("a worker has died: stopping, to be started anew");
                         return Err(Error::Died("a worker"));
@@ -253,15 +226,10 @@ impl Control {
         }
     }
 
-    fn each_second(&mut self, notices: &mpsc::UnboundedSender<()>) {
+    fn each_second(&mut self) {
         self.gateway.tick();
         self.saving.each_second(&self.gateway);
-        // Folders come and go, and not every file system tells of changes.
-        let looks = looks(&self.files);
-        if looks != self.looks {
-            self.looks = looks;
-            let _ = notices.send(());
-        }
+        self.following.each_second();
         if self.retries == Some(0) {
             let _ = self.reload();
         } else {
@@ -269,25 +237,10 @@ impl Control {
         }
     }
 
-    /// What the files hold once nobody has changed them for a moment, or has for too long.
-    async fn settled(&self, notices: &mut mpsc::UnboundedReceiver<()>) -> Vec<Option<Vec<u8>>> {
-        let mut before = fingerprint(&self.files);
-        for _ in 0..PATIENCE {
-            tokio::time::sleep(SETTLE).await;
-            while notices.try_recv().is_ok() {}
-            let now = fingerprint(&self.files);
-            if now == before {
-                break;
-            }
-            before = now;
-        }
-        before
-    }
-
     /// Takes the file into force, or leaves everything as it is and says why.
     fn reload(&mut self) -> Result<(), Error> {
-        let read = self.files.iter().cloned().zip(fingerprint(&self.files)).collect();
-        let outcome = self.try_reload();
+        let mut files = Files::default();
+        let outcome = self.try_reload(&mut files);
         match &outcome {
             Ok(()) => {
                 let snapshot = self.gateway.snapshot.load();
@@ -317,40 +270,22 @@ impl Control {
             Ok(()) | Err(Error::Config(LoadError::Invalid { .. })) => None,
             Err(_) => Some(RETRY),
         };
-        // A file that the refused configuration names may be what has to change.
-        if let Err(Error::Config(LoadError::Invalid { files, .. })) = &outcome {
-            let named = files.iter().filter(|file| !self.files.contains(file));
-            let all = self.files.iter().chain(named).cloned().collect();
-            self.follow(all, &read);
-        } else {
-            self.follow(self.files.clone(), &read);
-        }
+        self.following.adopt(files);
         outcome
     }
 
-    /// Watches these files from now on. Those that were known count as they were before they were
-    /// read, so that a change during the reading is not missed.
-    fn follow(&mut self, files: Vec<PathBuf>, read: &HashMap<PathBuf, Option<Vec<u8>>>) {
-        let now = files.iter().zip(fingerprint(&files));
-        self.fingerprint = now.map(|(file, now)| read.get(file).cloned().unwrap_or(now)).collect();
-        if let Some(watch) = &mut self.watch {
-            watch.set(&files);
-        }
-        self.looks = looks(&files);
-        self.files = files;
-    }
-
-    fn try_reload(&mut self) -> Result<(), Error> {
-        let Loaded { config, warnings } = config::load(&self.path)?;
+    fn try_reload(&mut self, files: &mut Files) -> Result<(), Error> {
+        let Loaded { config, warnings } = config::load_noting(&self.path, files)?;
+        self.following.reached(steps::LOADED);
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", self.path.display());
         }
         let nothing = &mut Inherited::default();
         let listeners = Bound::new(&config.listen, &self.listeners.borrow(), nothing)?;
         self.reload_admin(&config)?;
-        self.files.clone_from(&config.files);
         self.gateway.adopt(config);
         self.listeners.send_replace(listeners.adopt());
+        self.following.reached(steps::IN_FORCE);
         Ok(())
     }
 

@@ -2,6 +2,9 @@
 //! costs the client that makes it. docs/hostile-clients.md lists them.
 
 mod addresses;
+mod admin_connections_held_open;
+mod admin_fields_given_twice;
+mod admin_through_a_gateway;
 mod bans;
 mod endpoints;
 mod heads;
@@ -9,4 +12,5 @@ mod loops;
 mod paths;
 mod refusals;
 mod reloads;
+mod token_with_an_unknown_crit;
 mod websockets;
