@@ -1,2 +1,5 @@
-//! Attempts to get around limits, one file per attempt, named after it. Each test shows what the attempt
-//! costs the client that makes it. docs/hostile-clients.md lists them.
+//! Attempts to get around limits, one file per kind of attempt, each test named after it and showing what
+//! the attempt costs the client that makes it. docs/hostile-clients.md lists them.
+
+mod kit;
+mod leaving;
