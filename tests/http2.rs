@@ -296,7 +296,8 @@ fn an_upload_that_was_refused_untouched_is_sent_again() {
 #[test]
 fn a_caller_who_leaves_takes_the_request_along() {
     let backend = Http2Backend::start();
-    let gateway = Gateway::start(&to_http2(&backend, "[{ by: ip, concurrency: 1 }]"));
+    let yaml = to_http2(&backend, "[{ by: ip, concurrency: 1 }]");
+    let gateway = Gateway::start(&yaml.replace("http2: true", "http2: true, on_leave: cancel"));
     let mut client = Client::open(gateway.address());
     let (response, stream) = client
         .runtime
@@ -318,6 +319,7 @@ fn a_caller_who_leaves_takes_the_request_along() {
         settle(&client);
         Some(()).filter(|()| backend.cancelled() == 1)
     });
+    assert_eq!(client.get("/").status, 429, "its place is taken for a second more");
     eventually("the place", || Some(()).filter(|()| client.get("/").status == 200));
 }
 

@@ -121,6 +121,12 @@ impl Peer {
         self.last.set(inbound == Inbound::Lost && framed == Framed::Chunks);
     }
 
+    /// Whether a request that has come whole is under way, over HTTP/1.1.
+    pub(super) fn waits_for_an_answer(&self) -> bool {
+        let whole = matches!(self.inbound.get(), Inbound::Whole | Inbound::Ahead);
+        whole && self.activity.is_busy() && !self.activity.is_multiplexed()
+    }
+
     /// Whether the connection may carry no request after the one under way.
     pub(super) fn is_last(&self) -> bool {
         self.last.get()

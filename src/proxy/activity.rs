@@ -1,5 +1,6 @@
 //! What happens on a caller's connection, and since when: what its time-outs go by.
 
+use super::leaving::STALLED;
 use crate::config::model::Server;
 use crate::deadline::{Deadline, Deadlines, ticks};
 use std::cell::Cell;
@@ -42,6 +43,8 @@ pub struct Activity {
     fresh: Cell<bool>,
     /// Too many frames that ask for nothing have come over HTTP/2.
     flooded: Cell<bool>,
+    /// The request under way goes on when the client sends no more, in HTTP/1.1.
+    outlives: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,7 @@ impl Activity {
             without_length: Cell::new(false),
             fresh: Cell::new(true),
             flooded: Cell::new(false),
+            outlives: Cell::new(false),
         }
     }
 
@@ -88,6 +92,7 @@ impl Activity {
         self.ahead.set(false);
         self.unheard.set(false);
         self.fresh.set(false);
+        self.outlives.set(false);
         self.open.set(self.open.get() + 1);
         self.enter(Phase::Busy);
     }
@@ -142,6 +147,19 @@ impl Activity {
     /// How many pieces were sent since this was asked last.
     pub(super) fn take_pieces(&self) -> u32 {
         self.pieces.take()
+    }
+
+    /// Whether the request under way goes on when the client sends no more.
+    pub(super) fn outlive(&self, outlives: bool) {
+        self.outlives.set(outlives);
+    }
+
+    /// Whether the end of what the client sends ends its request as well. A client that closed its
+    /// connection cannot be told from one that only sends no more, as long as nothing is written: where
+    /// the request goes on in any case, it is taken for the latter.
+    pub(super) fn ends_with_the_client(&self) -> bool {
+        let busy = self.open.get() > 0 && !self.multiplexed.get();
+        busy && !self.outlives.get()
     }
 
     /// Whether a request is under way.
@@ -249,6 +267,7 @@ impl Activity {
 
     /// Sets the deadline to when the connection has been at it for too long.
     pub(super) fn arm(&self, deadline: &Deadline, server: &Server, draining: bool) {
+        let stalled = server.idle_timeout.min(STALLED);
         if draining && self.fresh.get() {
             return deadline.set_from(self.since.get(), ticks(FIRST_REQUEST));
         }
@@ -259,11 +278,11 @@ impl Activity {
             (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
             (Phase::Idle, None) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
             (Phase::Idle | Phase::Busy | Phase::Ending, Some(since)) => {
-                deadline.set_from(since, ticks(server.idle_timeout));
+                deadline.set_from(since, ticks(stalled));
             }
             // A stream that ends wakes nobody else: it is looked for.
             (Phase::Busy | Phase::Ending, None) if self.multiplexed.get() => {
-                deadline.set(server.idle_timeout);
+                deadline.set(stalled);
             }
             // Whether the caller is still there: see `Watched`.
             (Phase::Busy, None) if self.unheard.get() => deadline.set(LOOK),

@@ -276,7 +276,8 @@ impl Relayed {
                 if !blameless {
                     self.exchange.backend_broke();
                 }
-                drop(self.exchange.settle(End::Failed));
+                let end = if blameless { End::Left } else { End::Failed };
+                drop(self.exchange.settle(end));
             }
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {

@@ -47,6 +47,8 @@ pub(super) struct Metered {
     unit: u64,
     /// Tokens that were charged before the last charge.
     paid: u32,
+    /// A shadow limit that would hold no more: it counts no more of this body.
+    over: bool,
 }
 
 /// What a limit has counted when all is over.
@@ -70,11 +72,16 @@ struct Short {
 
 impl Metered {
     pub(super) fn new(hold: Hold, limit: Arc<Limit>, said: usize, unit: u64) -> Self {
-        Self { hold, limit, said, unit, paid: 0 }
+        Self { hold, limit, said, unit, paid: 0, over: false }
     }
 
     fn charged(&self) -> u32 {
         self.paid.saturating_add(self.hold.charged())
+    }
+
+    /// Whether the limit can ever hold so many bytes.
+    fn can_hold(&self, bytes: u64) -> bool {
+        self.limit.shadow || units(bytes, self.unit) <= self.hold.capacity()
     }
 }
 
@@ -93,6 +100,13 @@ impl ByteMeter {
         self.state.borrow_mut().passed += bytes;
     }
 
+    /// Whether every limit can hold what was announced. What no limit can ever hold would end in the
+    /// middle, and take all that there is with it.
+    pub(super) fn can_hold_what_was_announced(&self) -> bool {
+        let state = self.state.borrow();
+        self.announced.is_none_or(|bytes| state.limits.iter().all(|limit| limit.can_hold(bytes)))
+    }
+
     /// The limit that refused to hold more, among those that spoke, and what it said; nothing if the
     /// store is away.
     pub(super) fn refused(&self) -> Option<(usize, Option<Verdict>)> {
@@ -106,7 +120,8 @@ impl ByteMeter {
         let limits = std::mem::take(&mut state.limits).into_iter();
         limits
             .map(|metered| {
-                let counted = units(passed, metered.unit);
+                let counted =
+                    if metered.over { metered.charged() } else { units(passed, metered.unit) };
                 let all = match end {
                     End::Unreached => 0,
                     End::Left => counted.max(metered.charged()),
@@ -125,7 +140,7 @@ impl State {
     fn short(&self, bytes: u64, announced: Option<u64>) -> Vec<Short> {
         let least = self.passed + bytes;
         let piece = (self.passed + PIECE).min(announced.unwrap_or(u64::MAX)).max(least);
-        let limits = self.limits.iter().enumerate();
+        let limits = self.limits.iter().enumerate().filter(|(_, metered)| !metered.over);
         let short = limits.filter_map(|(index, metered)| {
             let charged = metered.charged();
             let lacks = |bytes| units(bytes, metered.unit).saturating_sub(charged);
@@ -138,6 +153,10 @@ impl State {
             })
         });
         short.collect()
+    }
+
+    fn is_shadow(&self, index: usize) -> bool {
+        self.limits.get(index).is_some_and(|metered| metered.limit.shadow)
     }
 
     fn charged(&mut self, holds: Vec<(usize, Hold)>) {
@@ -159,6 +178,10 @@ impl Toll for ByteMeter {
                 state.charging = None;
                 match outcome {
                     Ok(holds) => state.charged(holds),
+                    // What a shadow limit would refuse is not charged to it.
+                    Err(Refused(index, _)) if state.is_shadow(index) => {
+                        state.limits[index].over = true;
+                    }
                     Err(Refused(index, said)) => {
                         state.refused = state.limits.get(index).map(|limit| (limit.said, said));
                         return Poll::Ready(Err(OverLimit));

@@ -277,6 +277,13 @@ impl Exchange {
         }
     }
 
+    /// The gateway gives the request up while its backend may be working on it: its permits stay taken for
+    /// a moment.
+    #[cold]
+    pub(super) fn break_off(&self) {
+        self.custody.iter().for_each(|custody| custody.break_off());
+    }
+
     /// Whether something of the request was given to a backend.
     pub(super) fn was_sent(&self) -> bool {
         self.sent.get()

@@ -79,7 +79,9 @@ pub(super) fn prepare(
     let generation = Rc::clone(&exchange.generation);
     let route = &generation.snapshot.routes[index];
     let upstream = &generation.snapshot.upstreams[route.upstream];
-    let Some(request) = request.take_if(|request| fits(request.body(), route.max_body_bytes))
+    let held = exchange.settlement.as_ref().is_none_or(|s| s.can_hold_the_body());
+    let Some(request) =
+        request.take_if(|request| held && fits(request.body(), route.max_body_bytes))
     else {
         return Err(Refusal::TooLarge);
     };
@@ -299,6 +301,13 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
             // It belongs to a parent, and there is none but the one that was passed on.
             "tracestate" => exchange.trace.has_parent(),
             "accept-encoding" => !writer.identity,
+            // A part of an answer, or none, does not tell what the whole one costs.
+            "range"
+            | "if-range"
+            | "if-match"
+            | "if-none-match"
+            | "if-modified-since"
+            | "if-unmodified-since" => !writer.identity,
             // Said below, where it is needed.
             "sec-websocket-key" => exchange.upgrade.is_none(),
             _ if hop::is_per_connection(name) || named.contains(name) => false,

@@ -4,6 +4,7 @@
 use super::accept::Peer;
 use super::body::Body;
 use super::frames::{Frames, Left};
+use super::leaving::STALLED;
 use super::watched::Watched;
 use crate::deadline::ticks;
 use crate::incoming::{Incoming, Received, Receiving};
@@ -45,7 +46,7 @@ const MAX_UNSEEN_RESETS: usize = 20;
 const MAX_FAULTS: usize = 1024;
 const MAX_REMEMBERED: usize = 50;
 
-/// What a caller must take of an answer within `idle_timeout`, unless it is all there is.
+/// What a client must take of an answer before it counts as stalled, unless it is all there is.
 const WORTH: usize = 1024;
 
 /// How long a caller who was told that the connection ends may take to let go of it.
@@ -227,7 +228,7 @@ async fn linger(worker: &Worker, receiving: &Receiving) {
 
 /// Sends a body. A caller who takes nothing of what is there for too long is given up.
 async fn send_body(worker: &Worker, peer: &Peer, body: Body, send: SendStream<Bytes>) {
-    let idle = worker.server().idle_timeout;
+    let stalled = worker.server().idle_timeout.min(STALLED);
     let deadline = worker.deadlines.register();
     let mut sending = Sending { body, send, peer, piece: Bytes::new(), moved: 0 };
     poll_fn(|cx| {
@@ -238,7 +239,7 @@ async fn send_body(worker: &Worker, peer: &Peer, body: Body, send: SendStream<By
             deadline.clear();
         } else if sending.moved >= WORTH {
             sending.moved = 0;
-            deadline.set(idle);
+            deadline.set(stalled);
         }
         deadline.poll_elapsed(cx).map(|_| sending.send.send_reset(Reason::CANCEL))
     })

@@ -48,7 +48,7 @@ const MOST_PER_ADDRESS: usize = MOST / 10;
 /// How long permits stay taken after a request was broken off: the backend has to notice.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
-/// A client that takes nothing of an answer for this long has left.
+/// A client that reads nothing for this long, while there is more to send, has left.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
 /// What a request has begun and must complete, whether its client stays or not.
@@ -70,7 +70,7 @@ pub(super) struct Custody {
     peer: Rc<Peer>,
     address: IpAddr,
     obligation: Cell<Obligation>,
-    on_leave: Cell<OnLeave>,
+    on_leave: OnLeave,
     /// The client has left.
     left: Cell<bool>,
     /// The request was broken off: its permits stay taken for a moment.
@@ -99,7 +99,7 @@ impl Custody {
             peer: Rc::clone(&exchange.peer),
             address: exchange.origin.counted,
             obligation: Cell::default(),
-            on_leave: Cell::new(exchange.on_leave()),
+            on_leave: exchange.on_leave(),
             left: Cell::new(false),
             broken_off: Cell::new(false),
         })
@@ -109,18 +109,21 @@ impl Custody {
         self.obligation.set(obligation);
     }
 
+    /// Whether the request goes on when its client sends no more. A client that closed its connection
+    /// looks the same as one that only sends no more: where leaving breaks the request off, it is taken
+    /// for the former.
+    fn outlives(&self, owes_its_answer: bool) {
+        self.peer.activity.outlive(owes_its_answer && self.on_leave == OnLeave::Finish);
+    }
+
     pub(super) fn has_left(&self) -> bool {
         self.left.get()
     }
 
-    /// Where the request is going, once that is known.
-    pub(super) fn on_leave(&self, on_leave: OnLeave) {
-        self.on_leave.set(on_leave);
-    }
-
     /// The decision is known. A client that left meanwhile is not served: the future is dropped.
     pub(super) async fn decided(&self) {
-        self.obligation.set(Obligation::Nothing);
+        self.owes(Obligation::Nothing);
+        self.outlives(false);
         if self.left.get() {
             std::future::pending::<()>().await;
         }
@@ -130,6 +133,11 @@ impl Custody {
     fn leave(&self) {
         self.left.set(true);
         self.peer.activity.request_ended();
+    }
+
+    /// The gateway broke the request off at its backend, which may be working on it still.
+    pub(super) fn break_off(&self) {
+        self.broken_off.set(true);
     }
 
     /// Whether the request was broken off, so that its permits stay taken for a moment.
@@ -157,11 +165,14 @@ pub(super) async fn own(
     let custody = Custody::new(&exchange);
     exchange.give_into(&custody);
     let limit = request.as_ref().and_then(|request| forward::hurry(&exchange, request.headers()));
+    custody.peer.activity.outlive(arrived.is_some());
+    let known = Rc::clone(&custody);
     let work = Box::pin(async move {
         let decided = match arrived {
             Some(arrived) => super::decide(&mut exchange, &request, arrived).await,
             None => Ok(()),
         };
+        known.outlives(exchange.owes_its_answer());
         let outcome = match decided {
             Ok(()) => super::forward(&mut exchange, &mut request).await,
             Err(refusal) => Err(refusal),
@@ -206,8 +217,9 @@ pub(super) fn read_on(mut rest: Box<Relayed>, custody: Rc<Custody>) {
         if let Some(_slot) = Slot::take(&custody) {
             let _ = custody.worker.deadlines.within(LONGEST, drain(&mut rest)).await;
         }
-        // What did not come to its end is broken off.
-        custody.broken_off.set(!rest.is_over());
+        if !rest.is_over() {
+            custody.break_off();
+        }
     }));
 }
 
@@ -234,7 +246,7 @@ async fn complete(custody: Rc<Custody>, mut work: Work) {
     deadline.set(limit);
     let read = slot.is_some() && deadline.guard(&mut reading).await.is_ok();
     if !read {
-        custody.broken_off.set(true);
+        custody.break_off();
     }
     drop(reading);
 }
@@ -245,9 +257,14 @@ async fn finish(finished: Finished, custody: &Custody) {
     match outcome {
         Err(refusal) => drop(exchange.settle(refusal.end(exchange.was_sent()))),
         Ok(answer) => {
+            if answer.switched {
+                custody.break_off(); // a tunnel without a client
+            }
             if let Some(mut rest) = respond::unheard(exchange, answer).take() {
                 drain(&mut rest).await;
-                custody.broken_off.set(!rest.is_over());
+                if !rest.is_over() {
+                    custody.break_off();
+                }
             }
         }
     }
@@ -279,14 +296,15 @@ impl Slot {
     fn take(custody: &Custody) -> Option<Self> {
         let gateway = &custody.worker.gateway;
         let (all, address) = (Arc::clone(&gateway.leaving), custody.address);
-        let taken = custody.on_leave.get() == OnLeave::Finish && all.enter(address);
+        let taken = custody.on_leave == OnLeave::Finish && all.enter(address);
         let counter = &gateway.metrics.clients_left;
         if taken {
             counter.finished.increment()
         } else {
             counter.cancelled.increment()
         }
-        taken.then_some(Self { all, address })
+        // Lazily: a place that was not taken must not be given back.
+        taken.then(|| Self { all, address })
     }
 }
 

@@ -167,6 +167,9 @@ impl Tries<'_> {
 
 /// What it means for the caller that there is no answer.
 fn refusal(exchange: &mut Exchange, failure: Failure) -> Refusal {
+    if failure.is_ours() {
+        exchange.break_off();
+    }
     match failure {
         Failure::Ask(AskError::Upload(UploadError::OverLimit)) => exchange.over_limit(),
         Failure::Connect(ConnectError::TimedOut)

@@ -80,8 +80,9 @@ pub(super) enum End {
     Failed,
     /// The answer came whole.
     Whole,
-    /// The client left, did not finish its request, or set a time that was over: by its choice there is
-    /// no number. The same goes for a backend that took too long.
+    /// The client left, did not finish its request, held its answer up until the backend gave up, or set
+    /// a time that was over: by its choice there is no number. The same goes for a backend that took too
+    /// long.
     Left,
 }
 
@@ -104,7 +105,7 @@ impl Reserve {
 }
 
 /// What is reserved for a request: its cost, unless that is known only later. Of a body whose length is
-/// announced all must fit, and the first piece is charged.
+/// announced all must fit now, and the first piece is charged.
 pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> Reserve {
     match cost {
         Cost::Fixed(cost) => Reserve { cost: *cost, up_front: None, settles: false },
@@ -112,10 +113,10 @@ pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> Res
             let Some(length) = announced else {
                 return Reserve { cost: *reserve, up_front: None, settles: true };
             };
-            // More than the limit ever holds is admitted when the limit is whole.
-            let cost = units(length, *unit).min(quota.capacity());
-            let first = units(length.min(PIECE), *unit);
-            Reserve { cost, up_front: Some(first), settles: true }
+            let (all, first) = (units(length, *unit), units(length.min(PIECE), *unit));
+            // More than the limit ever holds is too large: there is nothing to wait for.
+            let cost = if all > quota.capacity() { first.min(quota.capacity()) } else { all };
+            Reserve { cost, up_front: Some(first.min(cost)), settles: true }
         }
         Cost::Settled(settled) => Reserve { cost: settled.reserve, up_front: None, settles: true },
     }
@@ -184,6 +185,11 @@ impl Settlement {
     /// What charges the request's body before it is forwarded.
     pub(super) fn uploaded(&self) -> Option<Rc<ByteMeter>> {
         self.uploaded.clone()
+    }
+
+    /// Whether every limit can hold the body that was announced.
+    pub(super) fn can_hold_the_body(&self) -> bool {
+        self.uploaded.as_ref().is_none_or(|meter| meter.can_hold_what_was_announced())
     }
 
     /// The same for what a tunnel carries to the client.

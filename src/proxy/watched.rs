@@ -32,14 +32,21 @@ pub(super) struct Watched {
     first: BytesMut,
     /// Interim answers that are being written.
     interim: BytesMut,
-    /// The caller has left before the answer.
-    gone: bool,
+    /// The client sends no more.
+    ended: bool,
 }
 
 impl Watched {
     pub(super) fn new(socket: Socket, worker: &Rc<Worker>, peer: &Rc<Peer>) -> Self {
         let (worker, peer) = (Rc::clone(worker), Rc::clone(peer));
-        Self { socket, worker, peer, first: BytesMut::new(), interim: BytesMut::new(), gone: false }
+        Self {
+            socket,
+            worker,
+            peer,
+            first: BytesMut::new(),
+            interim: BytesMut::new(),
+            ended: false,
+        }
     }
 
     pub(super) fn into_socket(self) -> Socket {
@@ -137,9 +144,9 @@ impl AsyncRead for Watched {
         if self.first.is_empty() {
             ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
             if buffer.filled().len() == before {
-                // Whoever has left in the middle of a request waits for no answer.
-                self.gone |= self.peer.activity.is_busy() && !self.peer.activity.is_multiplexed();
-                return Poll::Ready(Ok(()));
+                // hyper would give a request up whose client sends no more: whether it goes on is seen below.
+                self.ended = self.peer.waits_for_an_answer();
+                return if self.ended { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
         } else {
             let count = self.first.len().min(buffer.remaining());
@@ -213,7 +220,9 @@ impl AsyncWrite for Watched {
         // The socket is flushed by whoever has nothing more to write to it.
         self.peer.activity.cleared();
         // hyper does not read on while it has something that it read ahead.
-        if self.gone || self.peer.activity.has_read_ahead() && self.socket.has_hung_up(cx) {
+        if self.peer.activity.ends_with_the_client()
+            && (self.ended || self.peer.activity.has_read_ahead() && self.socket.has_hung_up(cx))
+        {
             return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
         }
         ready!(self.poll_interim(cx))?;

@@ -8,6 +8,8 @@ mod admin_through_a_gateway;
 mod bans;
 mod endpoints;
 mod heads;
+mod kit;
+mod leaving;
 mod loops;
 mod paths;
 mod refusals;

@@ -276,6 +276,8 @@ fn what_redis_forgot_of_requests_in_flight_it_is_told_again() {
         seen.target == "/hang" || stream.write_all(&ok("hello")).is_ok()
     });
     let yaml = sharing(&backend, &on(&redis), "[{ by: ip, concurrency: 10 }]");
+    let url = format!("'http://{}'", backend.address());
+    let yaml = yaml.replace(&url, &format!("{{ endpoints: [{url}], on_leave: cancel }}"));
     let gateways = fleet(2, &yaml);
     let hanging: Vec<Connection> = (0..9)
         .map(|_| {

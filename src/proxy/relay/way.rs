@@ -35,6 +35,11 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Whether it was the gateway that ended the exchange: the backend may be working on it still.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, Self::Ask(AskError::Upload(_) | AskError::TimedOut { .. }))
+    }
+
     /// What was wrong with the endpoint, if it was the endpoint.
     pub(super) fn fault(&self) -> Option<Fault> {
         match self {
