@@ -17,7 +17,7 @@ fn gateway(endpoints: &[SocketAddr], settings: &str) -> Gateway {
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'http://{address}'")).collect();
     let urls = urls.join(", ");
     Gateway::start_in_real_time(&format!(
-        "admin: 127.0.0.1:0\nupstreams: {{ app: {{ endpoints: [{urls}], {settings} }} }}\nroutes: [{{ path: /, upstream: app }}]\nlogging: {{ access: off }}\n"
+        "admin: 127.0.0.1:0\nidentity: {{ trusted_proxies: [127.0.0.1] }}\nupstreams: {{ app: {{ endpoints: [{urls}], {settings} }} }}\nroutes: [{{ path: /, upstream: app }}]\nlogging: {{ access: off }}\n"
     ))
 }
 
@@ -28,7 +28,7 @@ fn in_service(gateway: &Gateway) -> usize {
 }
 
 fn load(gateway: &Gateway) -> Load {
-    Load::start(&[gateway], CALLERS, Duration::from_millis(3))
+    Load::start_as_callers(&[gateway], CALLERS, Duration::from_millis(3))
 }
 
 fn failed(outcome: &Outcome) -> Vec<Asked> {

@@ -1,7 +1,7 @@
 //! HTTP/2 with callers and with backends: the same requests, the same limits, in its own terms.
 
 use crate::common::http2::{Backend as Http2Backend, Client, get, push};
-use crate::common::{Backend, Connection, Gateway, HeldPort, eventually, limited, open};
+use crate::common::{Backend, Gateway, HeldPort, eventually, limited, open};
 use bytes::Bytes;
 use h2::ext::Protocol;
 use http::{HeaderMap, Method, Request};
@@ -694,7 +694,7 @@ fn a_backend_that_is_away_or_speaks_something_else_is_a_bad_gateway() {
     let dead = HeldPort::new();
     gateway.reload(&yaml(dead.address())).unwrap();
     assert_eq!(gateway.get("/").status, 502);
-    let mut call = Connection::open(gateway.address());
-    let call = call.send("POST", "/", &[("content-type", "application/grpc")], b"");
+    let call = Request::post("http://a.test/").header("content-type", "application/grpc");
+    let call = Client::open(gateway.address()).ask(call.body(()).unwrap());
     assert_eq!((call.status, call.header("grpc-status")), (200, Some("14")), "UNAVAILABLE");
 }

@@ -433,9 +433,12 @@ fn grpc_hears_it_in_its_own_terms() {
     let gateway = held.behind("{ max: 1, queue: 0 }", "");
     let _first = ask(&gateway, "/");
     held.works_on(1);
-    let reply = gateway.send("POST", "/", &[("content-type", "application/grpc")], b"");
+    let request = http::Request::post("http://a.test/").header("content-type", "application/grpc");
+    let mut client = crate::common::http2::Client::open(gateway.address());
+    let reply = client.ask(request.body(()).unwrap());
     assert_eq!((reply.status, reply.header("grpc-status")), (200, Some("14")));
-    assert!((2..=4).contains(&reply.number("retry-after")));
+    let retry_after: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+    assert!((2..=4).contains(&retry_after));
 }
 
 /// A ceiling for all, in parts that a fleet shares, with places behind it.

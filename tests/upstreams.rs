@@ -12,7 +12,7 @@ fn yaml(endpoints: &[SocketAddr], settings: &str) -> String {
     let urls: Vec<String> = endpoints.iter().map(|address| format!("'http://{address}'")).collect();
     let urls = urls.join(", ");
     format!(
-        "admin: 127.0.0.1:0\nupstreams: {{ app: {{ endpoints: [{urls}], {settings} }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
+        "admin: 127.0.0.1:0\nidentity: {{ trusted_proxies: [127.0.0.1] }}\nupstreams: {{ app: {{ endpoints: [{urls}], {settings} }} }}\nroutes: [{{ path: /, upstream: app }}]\n"
     )
 }
 
@@ -36,6 +36,20 @@ fn failing(status: u16) -> (Backend, Arc<AtomicBool>) {
         }
     });
     (backend, on)
+}
+
+/// Statuses of so many requests, each of another caller.
+fn statuses_of_callers(gateway: &Gateway, path: &str, count: usize) -> Vec<u16> {
+    let mut connection = gateway.connect();
+    let mut ask = |n: usize| {
+        let caller = format!("10.0.{}.{}", n / 256, n % 256);
+        let reply = connection.send("GET", path, &[("x-forwarded-for", &caller)], b"");
+        if reply.header("connection") == Some("close") {
+            connection = gateway.connect();
+        }
+        reply.status
+    };
+    (0..count).map(|n| ask(n)).collect()
 }
 
 fn reload(gateway: &Gateway, yaml: &str) {
@@ -75,15 +89,23 @@ fn what_was_sent_may_not_be_sent_again_unless_twice_is_as_once() {
     let dead = HeldPort::new();
     all.push(dead.address());
     let gateway = Gateway::start(&yaml(&all, "balance: round_robin, eject: off"));
+    // Nothing was sent where the connection is refused, so that even a POST can be sent elsewhere.
     let statuses: Vec<u16> =
         (0..8).map(|_| gateway.send("POST", "/", &[], b"body").status).collect();
-    assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 2, "{statuses:?}");
-    // A PUT can, and its body was not touched.
+    assert_eq!(statuses, [200; 8]);
+    // So it is with a PUT, and its body was not touched.
     let statuses: Vec<u16> =
         (0..8).map(|_| gateway.send("PUT", "/", &[], b"body").status).collect();
     assert_eq!(statuses, [200; 8]);
     let bodies = backends.iter().flat_map(Backend::seen).filter(|seen| seen.method == "PUT");
     assert!(bodies.map(|seen| seen.body).eq(vec![b"body".to_vec(); 8]));
+    // What was sent may have been done.
+    let dying = Backend::answering(|_| Vec::new());
+    let rude = [dying.address(), backends[0].address()];
+    let gateway = Gateway::start(&yaml(&rude, "balance: round_robin, eject: off"));
+    let statuses: Vec<u16> =
+        (0..8).map(|_| gateway.send("POST", "/", &[], b"body").status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 4, "{statuses:?}");
 }
 
 #[test]
@@ -141,8 +163,10 @@ fn an_endpoint_that_answers_5xx_is_ejected_and_comes_back() {
     let all = [bad.address(), good.address()];
     let settings = "balance: round_robin, eject: { after: 3, for: 30s }, slow_start: 0s";
     let gateway = Gateway::start(&yaml(&all, settings));
-    let mut connection = gateway.connect();
-    let mut failed = |count| (0..count).filter(|_| connection.get("/").status == 500).count();
+    let failed = |count| {
+        let statuses = statuses_of_callers(&gateway, "/", count);
+        statuses.into_iter().filter(|status| *status == 500).count()
+    };
     assert_eq!(failed(40), 3);
     gateway.advance(Duration::from_secs(29));
     assert_eq!(failed(10), 0);
@@ -158,14 +182,13 @@ fn an_endpoint_that_answers_5xx_is_ejected_and_comes_back() {
 fn who_is_back_gets_its_share_little_by_little() {
     let ((bad, on), good) = (failing(500), Backend::start());
     let all = [bad.address(), good.address()];
-    let settings = "balance: round_robin, eject: { after: 1, for: 30s }, slow_start: 10s";
+    let settings = "balance: round_robin, eject: { after: 2, for: 30s }, slow_start: 10s";
     let gateway = Gateway::start(&yaml(&all, settings));
-    let mut connection = gateway.connect();
-    let mut send = |count| (0..count).for_each(|_| drop(connection.get("/")));
-    send(2);
+    let send = |count| drop(statuses_of_callers(&gateway, "/", count));
+    send(4);
     on.store(false, Ordering::SeqCst);
     gateway.advance(Duration::from_secs(30));
-    let mut share = |gateway: &Gateway, seconds| {
+    let share = |gateway: &Gateway, seconds| {
         let before = bad.count();
         send(1000);
         gateway.advance(Duration::from_secs(seconds));
@@ -190,16 +213,18 @@ fn a_body_that_breaks_off_counts_as_a_failure_and_a_caller_who_leaves_does_not()
     });
     let settings = "balance: round_robin, eject: { after: 3, for: 30s }";
     let gateway = Gateway::start(&yaml(&[closing.address(), good.address()], settings));
-    for _ in 0..6 {
+    for caller in 0..6 {
         let mut connection = gateway.connect();
-        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 10.0.0.{caller}\r\n\r\n");
+        connection.write(head.as_bytes());
         let _ = connection.try_reply("GET");
     }
     assert_eq!(metric(&gateway, "sluice_upstream_ejections_total{upstream=\"app\"}"), 1);
     let gateway = Gateway::start(&yaml(&[broken.address(), good.address()], settings));
-    for _ in 0..12 {
+    for caller in 0..12 {
         let mut connection = gateway.connect();
-        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 10.0.0.{caller}\r\n\r\n");
+        connection.write(head.as_bytes());
         connection.head();
     }
     eventually("everybody left", || {
@@ -216,7 +241,7 @@ fn an_endpoint_that_hangs_is_ejected() {
         "balance: round_robin, eject: { after: 2, for: 30s }, timeouts: { response: 100ms }";
     let all = [hanging.local_addr().unwrap(), good.address()];
     let gateway = Gateway::start(&yaml(&all, settings));
-    let statuses = gateway.statuses("/", &[], 20);
+    let statuses = statuses_of_callers(&gateway, "/", 20);
     assert_eq!(statuses.iter().filter(|status| **status == 504).count(), 2, "{statuses:?}");
     // Whoever says so has it tried elsewhere.
     let settings = format!("{settings}, retries: {{ on: [timeout] }}");
@@ -331,8 +356,7 @@ fn checks_go_through_tls_and_http2_as_requests_do() {
 fn a_callers_address_decides_with_hash_ip() {
     let backends = three();
     let settings = "balance: hash_ip";
-    let trusting = "identity: { trusted_proxies: [127.0.0.1] }\n";
-    let gateway = Gateway::start(&format!("{trusting}{}", yaml(&addresses(&backends), settings)));
+    let gateway = Gateway::start(&yaml(&addresses(&backends), settings));
     for caller in 0..60 {
         let header = format!("10.0.0.{caller}");
         let before: Vec<usize> = backends.iter().map(Backend::count).collect();
@@ -434,9 +458,13 @@ fn what_callers_do_is_no_fault_of_an_endpoint() {
         })
         .collect();
     let gateway = Gateway::start(&yaml(&addresses(&slow), settings));
-    let hurry = [("content-type", "application/grpc"), ("grpc-timeout", "1m")];
-    for _ in 0..8 {
-        assert_eq!(gateway.get_with("/", &hurry).header("grpc-status"), Some("4"));
+    let mut client = crate::common::http2::Client::open(gateway.address());
+    for caller in 0..8 {
+        let call = http::Request::post("http://a.test/")
+            .header("content-type", "application/grpc")
+            .header("grpc-timeout", "1m")
+            .header("x-forwarded-for", format!("10.0.0.{caller}"));
+        assert_eq!(client.ask(call.body(()).unwrap()).header("grpc-status"), Some("4"));
     }
     assert_eq!(ejections(&gateway), 0);
     // They break their upload off after the answer has begun, and so the answer.
@@ -479,9 +507,7 @@ fn a_request_that_kills_connections_leaves_a_share_in_service() {
         })
         .collect();
     let gateway = Gateway::start(&yaml(&addresses(&backends), "eject: { after: 2, for: 30s }"));
-    for _ in 0..30 {
-        gateway.get("/poison");
-    }
+    statuses_of_callers(&gateway, "/poison", 30);
     let in_service =
         addresses(&backends).iter().filter(|a| self::in_service(&gateway, **a)).count();
     assert_eq!((ejections(&gateway), in_service), (2, 2));

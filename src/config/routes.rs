@@ -142,7 +142,9 @@ impl Read for PathPattern {
                 return Err("a '*' stands only at the end, as in /api/*; a '?' has no place".into());
             }
             if path.contains(';') {
-                return Err("what follows a ';' is left out of matching, so it has no place here".into());
+                return Err(
+                    "what follows a ';' is left out of matching, so it has no place here".into()
+                );
             }
             if prefix && text != "/" && path.ends_with('/') {
                 return Err(format!("write it as '{}/*'", path.trim_end_matches('/')));

@@ -108,7 +108,6 @@ pub(super) fn refused(
     let mut response = Response::new(Body::EMPTY);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, NO_STORE);
     match refusal {
         Refusal::Limited { retry_after } => tell(headers, &exchange, Some(*retry_after)),
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {
@@ -135,6 +134,7 @@ pub(super) fn refused(
         }
         _ => tell(headers, &exchange, None),
     }
+    headers.insert(CACHE_CONTROL, NO_STORE);
     // A body that nobody reads has to be got rid of before the caller sees the answer.
     exchange.peer.activity.linger(!body_read);
     if (refusal.closes() || !body_read || exchange.peer.is_last() || exchange.worker.is_leaving())

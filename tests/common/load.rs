@@ -25,12 +25,28 @@ pub struct Load {
 impl Load {
     /// So many connections, spread over the gateways. `pause` lies between two requests of one.
     pub fn start(gateways: &[&Gateway], connections: usize, pause: Duration) -> Self {
+        Self::start_as(gateways, connections, pause, |_| Vec::new())
+    }
+
+    /// The same, each connection a caller of its own to a gateway that trusts it.
+    pub fn start_as_callers(gateways: &[&Gateway], connections: usize, pause: Duration) -> Self {
+        let caller = |index| vec![("x-forwarded-for", format!("10.1.0.{index}"))];
+        Self::start_as(gateways, connections, pause, caller)
+    }
+
+    fn start_as(
+        gateways: &[&Gateway],
+        connections: usize,
+        pause: Duration,
+        headers: impl Fn(usize) -> Vec<(&'static str, String)>,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let addresses: Vec<SocketAddr> = gateways.iter().map(|gateway| gateway.address()).collect();
         let threads = (0..connections)
             .map(|index| {
                 let (stop, address) = (Arc::clone(&stop), addresses[index % addresses.len()]);
-                std::thread::spawn(move || ask(address, pause, &stop))
+                let headers = headers(index);
+                std::thread::spawn(move || ask(address, &headers, pause, &stop))
             })
             .collect();
         Self { stop, threads }
@@ -44,12 +60,18 @@ impl Load {
     }
 }
 
-fn ask(address: SocketAddr, pause: Duration, stop: &AtomicBool) -> Vec<Asked> {
+fn ask(
+    address: SocketAddr,
+    headers: &[(&'static str, String)],
+    pause: Duration,
+    stop: &AtomicBool,
+) -> Vec<Asked> {
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut connection = Connection::open(address);
     let mut asked = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let at = Instant::now();
-        let status = connection.get("/").status;
+        let status = connection.send("GET", "/", &headers, b"").status;
         asked.push(Asked { at, took: at.elapsed(), status });
         if !pause.is_zero() {
             std::thread::sleep(pause);
