@@ -169,7 +169,7 @@ pub(super) async fn own(
     let known = Rc::clone(&custody);
     let work = Box::pin(async move {
         let decided = match arrived {
-            Some(arrived) => super::decide(&mut exchange, &request, arrived).await,
+            Some(arrived) => super::decide(&mut exchange, request.as_ref(), arrived).await,
             None => Ok(()),
         };
         known.outlives(exchange.owes_its_answer());

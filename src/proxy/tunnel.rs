@@ -262,11 +262,9 @@ impl Direction {
     /// Ends this direction because a limit is used up: with a Close frame where one can stand, otherwise
     /// with a reset.
     async fn close(&self, to: &mut (impl End + ?Sized), masked: bool) {
-        let is_between = |frames: &&Frames| {
-            let refused = self.unpaid > 0 && self.written == 0;
-            frames.is_at_boundary() && (refused || self.written == self.left.len())
-        };
-        if self.frames.as_ref().filter(is_between).is_none() {
+        let is_refused = self.unpaid > 0 && self.written == 0;
+        let is_out = is_refused || self.written == self.left.len();
+        if !self.frames.as_ref().is_some_and(|frames| frames.is_at_boundary() && is_out) {
             return to.reset();
         }
         let closed = to.write_all(&websocket::close(masked)).await;
