@@ -65,8 +65,11 @@ pub struct Relayed {
     exchange: Box<Exchange>,
     bytes: u64,
     whole: bool,
-    /// When the caller was given the last piece, if they have not asked for another yet.
+    /// When the client was given the last piece, if it has not asked for another yet.
     given: Option<u64>,
+    /// The client took its time for a piece. From then on a backend that breaks its answer off may have
+    /// given the client up: what it sent before is still on its way.
+    held_up: bool,
     /// A shared store is being told what the request cost: the last frame waits for that.
     telling: Option<Telling>,
     last: Option<Frame<Bytes>>,
@@ -200,8 +203,16 @@ impl Body {
     pub(super) fn relayed(source: Source, exchange: Box<Exchange>) -> Self {
         let (telling, last) = (None, None);
         let source = Some(source);
-        let mut body =
-            Relayed { source, exchange, bytes: 0, whole: false, given: None, telling, last };
+        let mut body = Relayed {
+            source,
+            exchange,
+            bytes: 0,
+            whole: false,
+            given: None,
+            held_up: false,
+            telling,
+            last,
+        };
         let to = body.exchange.version;
         if body.source.as_ref().is_some_and(|source| source.is_over(to)) {
             body.end();
@@ -262,16 +273,16 @@ impl Relayed {
         }
         let Some(source) = &mut self.source else { return Poll::Ready(None) };
         let given = self.given.take();
-        let frame = ready!(source.poll_frame(cx));
         let tick = self.exchange.worker.deadlines.tick();
-        self.given = Some(tick);
+        self.held_up |= given.is_some_and(|given| tick - given > ticks(HELD_UP));
+        let frame = ready!(source.poll_frame(cx));
+        self.given = Some(self.exchange.worker.deadlines.tick());
         let over = source.is_over(self.exchange.version);
         match &frame {
             None => self.end(),
             Some(Err(_)) => {
-                // A backend that gives a caller up who does not come back for more is not to blame.
-                let held_up = given.is_some_and(|given| tick - given > ticks(HELD_UP));
-                let blameless = held_up || source.upload_failed();
+                // A backend that gives a client up that does not come back for more is not to blame.
+                let blameless = self.held_up || source.upload_failed();
                 self.source = None;
                 if !blameless {
                     self.exchange.backend_broke();

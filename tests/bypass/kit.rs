@@ -182,6 +182,12 @@ impl Stream {
         })
     }
 
+    /// Gives room for as many bytes as were read.
+    pub fn release(&mut self, bytes: usize) {
+        let body = self.body.as_mut().expect("the head was read");
+        let _ = body.flow_control().release_capacity(bytes);
+    }
+
     /// Resets the stream.
     pub fn reset(mut self, client: &Client) {
         self.send.send_reset(Reason::CANCEL);

@@ -1,0 +1,109 @@
+//! Outcomes that cost nothing, and those that must not.
+
+use super::kit::{Setup, on_every_store, quiet, settles_at, tokens, used};
+use crate::common::Backend;
+use crate::common::backend::{Seen, ok};
+use socket2::{Domain, Socket, Type};
+use std::net::SocketAddr;
+
+/// An address that refuses connections for as long as the socket lives.
+fn refusing() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+#[test]
+fn a_connection_that_was_refused_gives_everything_back() {
+    const LIMITS: [&str; 9] = [
+        "{ name: n, by: ip, rate: 5/hour }",
+        "{ name: n, by: ip, rate: 5/hour, algorithm: gcra, burst: 5 }",
+        "{ name: n, by: ip, rate: 5/hour, algorithm: fixed_window }",
+        "{ name: n, by: ip, rate: 5/hour, algorithm: sliding_window }",
+        "{ name: n, by: ip, rate: 5/hour, algorithm: sliding_log }",
+        "{ name: n, by: ip, rate: 5/hour, algorithm: leaky_bucket, queue: 4, max_wait: 1h }",
+        "{ name: n, by: ip, concurrency: 1 }",
+        "{ name: n, by: ip, rate: 5/hour, cost: { response_header: X-Cost, reserve: 5 } }",
+        "{ name: n, by: global, rate: 5/hour, algorithm: fixed_window, cost: 5 }",
+    ];
+    on_every_store(|store| {
+        for (index, limit) in LIMITS.iter().enumerate() {
+            let (socket, backend) = refusing();
+            // Limits of different algorithms share a Redis here, and are not to share a counter.
+            let limits = format!("[{}]", limit.replace("name: n", &format!("name: n{index}")));
+            let upstream = "timeouts: { connect: 1s }";
+            let setup = Setup { store, backend, upstream, limits: &limits, ..Setup::default() };
+            let gateway = setup.start();
+            let statuses = gateway.statuses("/", &[], 10);
+            assert!(statuses.iter().all(|status| [502, 503].contains(status)), "{statuses:?}");
+            assert_eq!(statuses[..5], [502; 5], "{limit}");
+            settles_at(&gateway, &format!("n{index}"), 0);
+            drop(socket);
+        }
+    });
+}
+
+#[test]
+fn a_request_that_a_backend_took_is_paid_for_however_it_was_answered() {
+    on_every_store(|store| {
+        let backend = Backend::answering(|seen: &Seen| match &*seen.target {
+            "/closed" => Vec::new(),
+            "/garbled" => b"what?\r\n\r\n".to_vec(),
+            "/unknown" => b"HTTP/1.1 501 Not Implemented\r\ncontent-length: 0\r\n\r\n".to_vec(),
+            _ => ok("{}"),
+        });
+        let limits = tokens("{ response_json: cost, reserve: 100 }");
+        let limits = limits.replace(']', ", { name: all, by: ip, rate: 1000/hour }]");
+        let setup =
+            Setup { store, backend: backend.address(), limits: &limits, ..Setup::default() };
+        let gateway = setup.start();
+        let attempts =
+            [("POST", "/closed", 502), ("POST", "/garbled", 502), ("PROPFIND", "/unknown", 501)];
+        for (nth, (method, path, status)) in (1..).zip(attempts) {
+            assert_eq!(gateway.send(method, path, &[], b"").status, status);
+            settles_at(&gateway, "tokens", nth * 100);
+            assert_eq!(used(&gateway, "all"), nth);
+        }
+    });
+}
+
+#[test]
+fn an_upload_that_is_answered_502_or_504_costs_the_bytes_that_passed() {
+    on_every_store(|store| {
+        let backend = Backend::with(|seen, _| {
+            if seen.target == "/slow" {
+                std::thread::sleep(std::time::Duration::from_millis(600));
+            }
+            false
+        });
+        let limits = "[{ name: bytes, by: ip, rate: 10000/hour, cost: { request_bytes: 1KiB } }]";
+        let upstream = "timeouts: { response: 200ms }";
+        let setup =
+            Setup { store, backend: backend.address(), upstream, limits, ..Setup::default() };
+        let gateway = setup.start();
+        let body = vec![b'x'; 300 << 10];
+        assert_eq!(gateway.send("POST", "/", &[], &body).status, 502);
+        settles_at(&gateway, "bytes", 300);
+        assert_eq!(gateway.send("POST", "/slow", &[], &body).status, 504);
+        settles_at(&gateway, "bytes", 600);
+    });
+}
+
+#[test]
+fn a_backend_that_takes_too_long_costs_what_a_missing_number_does() {
+    on_every_store(|store| {
+        let backend = Backend::with(|_, _| {
+            std::thread::sleep(std::time::Duration::from_millis(600));
+            false
+        });
+        let limits = tokens("{ response_header: X-Cost, reserve: 10, max: 800 }");
+        let upstream = "timeouts: { response: 200ms }";
+        let backend = backend.address();
+        let setup = Setup { store, backend, upstream, limits: &limits, ..Setup::default() };
+        let gateway = setup.start();
+        assert_eq!(gateway.get("/").status, 504);
+        quiet(&gateway);
+        settles_at(&gateway, "tokens", 800);
+    });
+}
