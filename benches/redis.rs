@@ -8,7 +8,7 @@ use sluice::clock::{Clock, SECOND};
 use sluice::config::model::{RedisServers, RedisUrl, SharedStore};
 use sluice::limit::{Quota, Rate};
 use sluice::metrics::StoreMetrics;
-use sluice::overrides::Overrides;
+use sluice::overrides::{Bans, Overrides};
 use sluice::store::{Charge, LimitId, Part, Redis, Store, Subject};
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -117,7 +117,7 @@ fn main() {
         1,
         Clock::system(),
         Arc::new(StoreMetrics::new(1)),
-        Arc::new(Overrides::new(Clock::system())),
+        Arc::new(Overrides::new(Clock::system(), Bans::default())),
     );
     let store = Arc::new(Store::Redis(store));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

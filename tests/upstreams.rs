@@ -41,7 +41,7 @@ fn failing(status: u16) -> (Backend, Arc<AtomicBool>) {
 /// Statuses of so many requests, each of another caller.
 fn statuses_of_callers(gateway: &Gateway, path: &str, count: usize) -> Vec<u16> {
     let mut connection = gateway.connect();
-    let mut ask = |n: usize| {
+    let ask = |n: usize| {
         let caller = format!("10.0.{}.{}", n / 256, n % 256);
         let reply = connection.send("GET", path, &[("x-forwarded-for", &caller)], b"");
         if reply.header("connection") == Some("close") {
@@ -49,7 +49,7 @@ fn statuses_of_callers(gateway: &Gateway, path: &str, count: usize) -> Vec<u16> 
         }
         reply.status
     };
-    (0..count).map(|n| ask(n)).collect()
+    (0..count).map(ask).collect()
 }
 
 fn reload(gateway: &Gateway, yaml: &str) {

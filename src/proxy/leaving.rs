@@ -299,9 +299,9 @@ impl Slot {
         let taken = custody.on_leave == OnLeave::Finish && all.enter(address);
         let counter = &gateway.metrics.clients_left;
         if taken {
-            counter.finished.increment()
+            counter.finished.increment();
         } else {
-            counter.cancelled.increment()
+            counter.cancelled.increment();
         }
         // Lazily: a place that was not taken must not be given back.
         taken.then(|| Self { all, address })

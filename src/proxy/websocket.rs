@@ -72,16 +72,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn frame(length: usize, masked: bool) -> Vec<u8> {
-        let mask = if masked { 0x80 } else { 0 };
-        let mut frame = vec![0x82];
+        let mask: u8 = if masked { 0x80 } else { 0 };
+        let mut frame = vec![0x82_u8];
         match length {
-            0..=125 => frame.push(mask | length as u8),
+            0..=125 => frame.push(mask + length as u8),
             126..=65_535 => {
-                frame.push(mask | 126);
+                frame.push(mask + 126);
                 frame.extend((length as u16).to_be_bytes());
             }
             _ => {
-                frame.push(mask | 127);
+                frame.push(mask + 127);
                 frame.extend((length as u64).to_be_bytes());
             }
         }

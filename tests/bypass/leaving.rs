@@ -396,13 +396,13 @@ fn an_answer_is_read_on_for_half_a_minute() {
     reaches(&gateway, FINISHED, 1);
     // This one takes half a minute: that is the bound.
     while ended.load(Ordering::SeqCst) == 0 {
-        assert!(began.elapsed() < Duration::from_secs(40));
+        assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = began.elapsed();
-    assert!((29..33).contains(&took.as_secs()), "{took:?}");
+    assert!(took >= Duration::from_secs(29), "{took:?}");
     assert_eq!(gateway.get("/").status, 429, "the place is taken for a second more");
     settles_at(&gateway, "tokens", 4000);
     eventually("the place is free", || (used(&gateway, "places") == 0).then_some(()));
-    assert!(began.elapsed() - took >= Duration::from_millis(900));
+    assert!(began.elapsed() >= took + Duration::from_millis(900));
 }

@@ -9,8 +9,8 @@ const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 /// A frame with so much payload; what a client sends is masked.
 fn frame(length: usize, masked: bool) -> Vec<u8> {
-    let mask = if masked { 0x80 } else { 0 };
-    let mut frame = vec![0x82, mask | 126];
+    let mask: u8 = if masked { 0x80 } else { 0 };
+    let mut frame = vec![0x82, mask + 126];
     frame.extend((length as u16).to_be_bytes());
     frame.resize(frame.len() + length + if masked { 4 } else { 0 }, 0);
     frame
