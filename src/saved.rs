@@ -306,6 +306,29 @@ mod tests {
     }
 
     #[test]
+    fn rejects_go_on_being_counted_and_a_file_without_them_can_be_read() {
+        let (store, bans) = (Memory::new(1000), Bans::default());
+        let tolerated = Quota::fixed_window(Rate { count: 2, window: 3600 * SECOND }).unwrap();
+        let reject = |bans: &Bans| {
+            let limit = bans.limit_id("login");
+            bans.adopt([(limit, [tolerated.clone()].into())].into());
+            bans.count_reject(limit, &tolerated, Subject(&[Part::User("eve")]), NOW)
+        };
+        assert!(!reject(&bans) && !reject(&bans));
+        let bytes = saved(&store, &bans, NOW);
+        assert!(reject(&decode(&bytes, 1000, NOW).unwrap().1), "the third, restart or not");
+        // The version before had bans right behind the counters.
+        let (mut counters, mut old) = (Vec::new(), BEFORE.to_vec());
+        store.save(&mut counters).unwrap();
+        old.extend([NOW.to_le_bytes(), NOW.to_le_bytes()].concat());
+        old.extend([counters, encode(&[Arc::new(mallory())])].concat());
+        let sum = sha256(&old);
+        let (_, banned) = decode(&[&old[..], &sum].concat(), 1000, NOW).unwrap();
+        assert_eq!(banned.len(), 1);
+        assert!(!reject(&banned), "none was counted");
+    }
+
+    #[test]
     fn what_strangers_had_in_flight_is_not_saved() {
         let store = Memory::new(0);
         assert_eq!(ask(&store, NOW)[4], 2, "in flight, beyond the cap");
