@@ -104,10 +104,16 @@ fn decode(path: &str) -> Result<String, PathError> {
 
 /// The path as routes match it: without the parameters that segments have behind a `;`, which servers
 /// take off as well before they pick a handler. It is forwarded with them.
+#[inline]
 pub fn without_parameters(path: &str) -> Cow<'_, str> {
-    if memchr::memchr(b';', path.as_bytes()).is_none() {
+    if !has_parameters(path) {
         return Cow::Borrowed(path);
     }
+    Cow::Owned(cut_parameters(path))
+}
+
+#[cold]
+fn cut_parameters(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -118,12 +124,17 @@ pub fn without_parameters(path: &str) -> Cow<'_, str> {
             out.push_str(name);
         }
     }
-    Cow::Owned(out)
+    out
+}
+
+#[inline]
+fn has_parameters(path: &str) -> bool {
+    path.as_bytes().contains(&b';')
 }
 
 /// What is left of a path behind a prefix that it was matched by.
 pub fn strip_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
-    if memchr::memchr(b';', path.as_bytes()).is_none() {
+    if !has_parameters(path) {
         return path.strip_prefix(prefix);
     }
     let mut rest = path;

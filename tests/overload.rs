@@ -370,7 +370,9 @@ fn an_answer_has_its_place_to_its_end_unless_places_are_found_out() {
         let mut both = [ask(&gateway, "/"), gateway.connect()];
         let first = both[0].head().unwrap().status;
         both[1].write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        (first, both[1].head().unwrap().status)
+        let second = both[1].head().unwrap().status;
+        backend.hang_up(); // a stop would wait for it, though its caller has left
+        (first, second)
     };
     assert_eq!(statuses("{ max: 1, queue: 0 }"), (200, 503));
     assert_eq!(statuses("{ adaptive: { min: 1, max: 1 }, queue: 0 }"), (200, 200));
@@ -439,6 +441,7 @@ fn grpc_hears_it_in_its_own_terms() {
     assert_eq!((reply.status, reply.header("grpc-status")), (200, Some("14")));
     let retry_after: u64 = reply.header("retry-after").unwrap().parse().unwrap();
     assert!((2..=4).contains(&retry_after));
+    held.free(1); // a stop would wait for it, though its caller has left
 }
 
 /// A ceiling for all, in parts that a fleet shares, with places behind it.
@@ -559,4 +562,5 @@ fn the_metrics_tell_how_many_places_there_are() {
         assert!(page.contains(line), "{line} is not in {page}");
     }
     assert!(page.contains("sluice_worker_lag_seconds{worker=\"0\"} 0"), "{page}");
+    held.free(2); // a stop would wait for them, though their callers have left
 }

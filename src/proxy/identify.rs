@@ -158,6 +158,7 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
 
 /// The key that was presented. Keys are known by their SHA-256 alone, so a look-up tells nobody
 /// how much of a guess was right.
+#[inline(always)]
 fn api_key<'k, B>(keys: &'k ApiKeys, request: &Request<B>) -> Result<Option<&'k ApiKey>, Refusal> {
     let presented = match &keys.place {
         KeyPlace::Header(name) => {

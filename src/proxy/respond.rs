@@ -108,6 +108,8 @@ pub(super) fn refused(
     let mut response = Response::new(Body::EMPTY);
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
+    // Enough for what a limit says, and for a wish to close: it does not grow on the way.
+    *headers = HeaderMap::with_capacity(8);
     match refusal {
         Refusal::Limited { retry_after } => tell(headers, &exchange, Some(*retry_after)),
         Refusal::SystemLimited { retry_after } | Refusal::Banned { retry_after, .. } => {

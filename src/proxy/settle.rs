@@ -106,6 +106,7 @@ impl Reserve {
 
 /// What is reserved for a request: its cost, unless that is known only later. Of a body whose length is
 /// announced all must fit now, and the first piece is charged.
+#[inline]
 pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> Reserve {
     match cost {
         Cost::Fixed(cost) => Reserve { cost: *cost, up_front: None, settles: false },

@@ -89,8 +89,14 @@ impl Watched {
 
     /// An answer to what is no request is hyper's own: it is written with the field that every refusal
     /// carries. Says whether it is one.
+    #[inline]
     fn is_refusal(&mut self, bytes: &[u8]) -> bool {
-        if !self.peer.activity.waits_for_a_head() || !bytes.starts_with(b"HTTP/1.") {
+        self.peer.activity.waits_for_a_head() && self.amend_refusal(bytes)
+    }
+
+    #[cold]
+    fn amend_refusal(&mut self, bytes: &[u8]) -> bool {
+        if !bytes.starts_with(b"HTTP/1.") {
             return false;
         }
         let end = bytes.windows(2).position(|two| two == b"\r\n").map_or(0, |at| at + 2);

@@ -187,6 +187,7 @@ pub struct Backend {
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     connections: AtomicUsize,
+    begun: AtomicUsize,
     cancelled: AtomicUsize,
     refuse: AtomicUsize,
     goodbye: AtomicUsize,
@@ -230,6 +231,11 @@ impl Backend {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// How many requests it has the head of, and did not refuse.
+    pub fn begun(&self) -> usize {
+        self.shared.begun.load(Ordering::SeqCst)
+    }
+
     /// How many requests were given up by whoever sent them.
     pub fn cancelled(&self) -> usize {
         self.shared.cancelled.load(Ordering::SeqCst)
@@ -238,11 +244,6 @@ impl Backend {
     /// Refuses so many streams from now on, unseen.
     pub fn refuse(&self, count: usize) {
         self.shared.refuse.store(count, Ordering::SeqCst);
-    }
-
-    /// How many are still to be refused.
-    pub fn refused(&self) -> usize {
-        self.shared.refuse.load(Ordering::SeqCst)
     }
 
     /// Every connection ends after its next request.
@@ -275,6 +276,7 @@ impl Shared {
                         respond.send_reset(h2::Reason::REFUSED_STREAM);
                         continue;
                     }
+                    shared.begun.fetch_add(1, Ordering::SeqCst);
                     if shared.goodbye.swap(0, Ordering::SeqCst) > 0 {
                         connection.graceful_shutdown();
                     }

@@ -2,7 +2,8 @@
 //! none waits longer than the deadline and 20 ms, and soon after it is back all is as before.
 //!
 //! The machine may be slow as well: a second gateway, which needs no Redis, is under the same load
-//! at the same time, and what its slowest request took is not held against the first. Where a drill
+//! at the same time, and what its slowest request took is not held against the first. Where even that
+//! is not enough because the machine stalled, the drill is run again. Where a drill
 //! is not about the deadline, the gateway has more time to ask the store than it could need.
 
 use super::{metric, on, sharing, with_deadline};
@@ -63,7 +64,7 @@ impl Drill {
     }
 
     /// Load before, during and after `fault`, which returns when the fault is over.
-    fn run(&self, fault: impl FnOnce(&Self)) -> Report {
+    fn run(&self, fault: impl FnOnce(&Self)) -> Result<Report, Stalled> {
         let pause = Duration::from_millis(2);
         let load = Load::start(&[&self.gateway], 8, pause);
         let beside = Load::start(&[&self.control], 8, pause);
@@ -89,10 +90,25 @@ impl Drill {
         );
         let failed = report.outcome.0.iter().filter(|asked| asked.status >= 500).count();
         assert_eq!(failed, 0, "{}: {:?}", self.name, report.outcome.statuses());
-        assert!(longest <= DEADLINE + GRACE + control, "{}: {longest:?}, {control:?}", self.name);
-        assert!(healed < Duration::from_secs(2) + control, "{}: {healed:?}", self.name);
-        report
+        let in_time = longest <= DEADLINE + GRACE + control;
+        let healed_in_time = healed < Duration::from_secs(2) + control;
+        if control > GRACE && !(in_time && healed_in_time) {
+            return Err(Stalled);
+        }
+        assert!(in_time, "{}: {longest:?}, {control:?}", self.name);
+        assert!(healed_in_time, "{}: {healed:?}", self.name);
+        Ok(report)
     }
+}
+
+/// The machine did not let the gateway without Redis answer within the grace either, so that the times
+/// of this drill say nothing.
+struct Stalled;
+
+/// Drills from the beginning until the machine has let times be measured, five times at most.
+fn until_measured(drill: impl Fn() -> Result<(), Stalled>) {
+    let measured = (0..5).any(|_| drill().is_ok());
+    assert!(measured, "callers waited too long, and so they did where there is no Redis");
 }
 
 fn sleep(millis: u64) {
@@ -101,193 +117,233 @@ fn sleep(millis: u64) {
 
 #[test]
 fn redis_is_killed_and_started_again() {
-    let mut redis = Redis::start();
-    let drill = Drill::new("kill -9 and restart", &with_deadline(&redis));
-    let report = drill.run(|drill| {
-        redis.kill();
-        eventually("the breaker", || (!drill.up()).then_some(()));
-        sleep(1500);
-        redis.restart();
+    until_measured(|| {
+        let mut redis = Redis::start();
+        let drill = Drill::new("kill -9 and restart", &with_deadline(&redis));
+        let report = drill.run(|drill| {
+            redis.kill();
+            eventually("the breaker", || (!drill.up()).then_some(()));
+            sleep(1500);
+            redis.restart();
+        })?;
+        assert!(report.fallbacks > 0);
+        assert_eq!(report.outcome.statuses().len(), 1, "the local share is wide enough");
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
-    assert_eq!(report.outcome.statuses().len(), 1, "the local share is wide enough");
 }
 
 #[test]
 fn redis_is_stopped_for_five_seconds() {
-    let redis = Redis::start();
-    let drill = Drill::new("SIGSTOP for five seconds", &with_deadline(&redis));
-    let report = drill.run(|drill| {
-        redis.signal("-STOP");
-        eventually("the breaker", || (!drill.up()).then_some(()));
-        sleep(5000);
-        redis.signal("-CONT");
+    until_measured(|| {
+        let redis = Redis::start();
+        let drill = Drill::new("SIGSTOP for five seconds", &with_deadline(&redis));
+        let report = drill.run(|drill| {
+            redis.signal("-STOP");
+            eventually("the breaker", || (!drill.up()).then_some(()));
+            sleep(5000);
+            redis.signal("-CONT");
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
 fn redis_answers_too_late() {
-    let redis = Redis::start();
-    let road = Faulty::start(redis.address());
-    let store = format!("{{ redis: {{ url: '{}' }} }}", road.url());
-    let drill = Drill::new("100 ms of latency", &store);
-    let report = drill.run(|drill| {
-        road.late_by(Duration::from_millis(100));
-        eventually("the breaker", || (!drill.up()).then_some(()));
-        sleep(1500);
-        road.late_by(Duration::ZERO);
+    until_measured(|| {
+        let redis = Redis::start();
+        let road = Faulty::start(redis.address());
+        let store = format!("{{ redis: {{ url: '{}' }} }}", road.url());
+        let drill = Drill::new("100 ms of latency", &store);
+        let report = drill.run(|drill| {
+            road.late_by(Duration::from_millis(100));
+            eventually("the breaker", || (!drill.up()).then_some(()));
+            sleep(1500);
+            road.late_by(Duration::ZERO);
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
 fn a_connection_breaks_in_the_middle_of_a_reply() {
-    let redis = Redis::start();
-    let road = Faulty::start(redis.address());
-    let store = format!("{{ redis: {{ url: '{}' }} }}", road.url());
-    let drill = Drill::new("reset in the middle of a reply", &store);
-    drill.run(|_| {
-        for _ in 0..5 {
-            road.cut_next_reply();
-            eventually("the cut", || road.was_cut().then_some(()));
-            sleep(100);
-        }
+    until_measured(|| {
+        let redis = Redis::start();
+        let road = Faulty::start(redis.address());
+        let store = format!("{{ redis: {{ url: '{}' }} }}", road.url());
+        let drill = Drill::new("reset in the middle of a reply", &store);
+        drill.run(|_| {
+            for _ in 0..5 {
+                road.cut_next_reply();
+                eventually("the cut", || road.was_cut().then_some(()));
+                sleep(100);
+            }
+        })?;
+        Ok(())
     });
 }
 
 #[test]
 fn scripts_are_forgotten() {
-    let redis = Redis::start();
-    let drill = Drill::new("SCRIPT FLUSH", &on(&redis));
-    let report = drill.run(|_| {
-        for _ in 0..10 {
-            redis.run::<()>(&["SCRIPT", "FLUSH"]);
-            sleep(30);
-        }
+    until_measured(|| {
+        let redis = Redis::start();
+        let drill = Drill::new("SCRIPT FLUSH", &on(&redis));
+        let report = drill.run(|_| {
+            for _ in 0..10 {
+                redis.run::<()>(&["SCRIPT", "FLUSH"]);
+                sleep(30);
+            }
+        })?;
+        assert_eq!(report.fallbacks, 0, "nobody notices");
+        Ok(())
     });
-    assert_eq!(report.fallbacks, 0, "nobody notices");
 }
 
 #[test]
 fn everything_is_forgotten() {
-    let redis = Redis::start();
-    let drill = Drill::new("FLUSHALL", &on(&redis));
-    let report = drill.run(|_| {
-        redis.run::<()>(&["FLUSHALL"]);
-        sleep(100);
+    until_measured(|| {
+        let redis = Redis::start();
+        let drill = Drill::new("FLUSHALL", &on(&redis));
+        let report = drill.run(|_| {
+            redis.run::<()>(&["FLUSHALL"]);
+            sleep(100);
+        })?;
+        assert_eq!(report.fallbacks, 0, "nobody notices, but for the counters");
+        Ok(())
     });
-    assert_eq!(report.fallbacks, 0, "nobody notices, but for the counters");
 }
 
 #[test]
 fn redis_is_loading() {
-    let mut redis = Redis::start_with(&[
-        "--key-load-delay",
-        "500",
-        "--loading-process-events-interval-bytes",
-        "1024",
-        "--enable-debug-command",
-        "yes",
-    ]);
-    redis.run::<()>(&["DEBUG", "POPULATE", "4000"]);
-    let drill = Drill::new("LOADING", &with_deadline(&redis));
-    let report = drill.run(|drill| {
-        redis.run::<()>(&["SAVE"]);
-        redis.restart();
-        // It answers, but only that it is busy; two seconds for four thousand keys.
-        let failures = eventually("a refusal", || {
-            let page =
-                crate::common::Connection::to_operator(drill.gateway.admin()).get("/metrics");
-            page.text().contains("reason=\"loading\"").then(|| page.text().to_owned())
-        });
-        assert!(failures.contains("sluice_store_failures_total{reason=\"loading\"}"));
-        eventually("the end of loading", || {
-            let info: String = redis.run(&["INFO", "persistence"]);
-            info.contains("\nloading:0").then_some(())
-        });
+    until_measured(|| {
+        let mut redis = Redis::start_with(&[
+            "--key-load-delay",
+            "500",
+            "--loading-process-events-interval-bytes",
+            "1024",
+            "--enable-debug-command",
+            "yes",
+        ]);
+        redis.run::<()>(&["DEBUG", "POPULATE", "4000"]);
+        let drill = Drill::new("LOADING", &with_deadline(&redis));
+        let report = drill.run(|drill| {
+            redis.run::<()>(&["SAVE"]);
+            redis.restart();
+            // It answers, but only that it is busy; two seconds for four thousand keys.
+            let failures = eventually("a refusal", || {
+                let page =
+                    crate::common::Connection::to_operator(drill.gateway.admin()).get("/metrics");
+                page.text().contains("reason=\"loading\"").then(|| page.text().to_owned())
+            });
+            assert!(failures.contains("sluice_store_failures_total{reason=\"loading\"}"));
+            eventually("the end of loading", || {
+                let info: String = redis.run(&["INFO", "persistence"]);
+                info.contains("\nloading:0").then_some(())
+            });
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
 fn redis_has_no_memory_left() {
-    let redis = Redis::start();
-    let drill = Drill::new("out of memory", &with_deadline(&redis));
-    let report = drill.run(|drill| {
-        redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-        eventually("the breaker", || (!drill.up()).then_some(()));
-        sleep(1000);
-        redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    until_measured(|| {
+        let redis = Redis::start();
+        let drill = Drill::new("out of memory", &with_deadline(&redis));
+        let report = drill.run(|drill| {
+            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+            eventually("the breaker", || (!drill.up()).then_some(()));
+            sleep(1000);
+            redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
 fn a_primary_is_demoted() {
-    let redis = Redis::start();
-    let nowhere = HeldPort::new();
-    let primary = nowhere.port().to_string();
-    let drill = Drill::new("read-only", &with_deadline(&redis));
-    let report = drill.run(|drill| {
-        redis.run::<()>(&["REPLICAOF", "127.0.0.1", &primary]);
-        eventually("the breaker", || (!drill.up()).then_some(()));
-        sleep(500);
-        redis.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    until_measured(|| {
+        let redis = Redis::start();
+        let nowhere = HeldPort::new();
+        let primary = nowhere.port().to_string();
+        let drill = Drill::new("read-only", &with_deadline(&redis));
+        let report = drill.run(|drill| {
+            redis.run::<()>(&["REPLICAOF", "127.0.0.1", &primary]);
+            eventually("the breaker", || (!drill.up()).then_some(()));
+            sleep(500);
+            redis.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
 fn a_sentinel_names_another_primary() {
-    let mut watched = Watched::start();
-    let drill = Drill::new("Sentinel failover", &watched.store());
-    let before = watched.primary_port();
-    let report = drill.run(|_| {
-        watched.primary.kill();
-        eventually("another primary", || (watched.primary_port() != before).then_some(()));
-        eventually("that it is one", || {
-            let role: Vec<redis::Value> = watched.replica.run(&["ROLE"]);
-            matches!(&role[0], redis::Value::BulkString(name) if name == b"master").then_some(())
-        });
+    until_measured(|| {
+        let mut watched = Watched::start();
+        let drill = Drill::new("Sentinel failover", &watched.store());
+        let before = watched.primary_port();
+        let report = drill.run(|_| {
+            watched.primary.kill();
+            eventually("another primary", || (watched.primary_port() != before).then_some(()));
+            eventually("that it is one", || {
+                let role: Vec<redis::Value> = watched.replica.run(&["ROLE"]);
+                matches!(&role[0], redis::Value::BulkString(name) if name == b"master")
+                    .then_some(())
+            });
+        })?;
+        assert!(report.fallbacks > 0);
+        let keys: Vec<String> = watched.replica.run(&["KEYS", "sluice:1:wide:*"]);
+        assert_eq!(keys.len(), 1, "it counts there now");
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
-    let keys: Vec<String> = watched.replica.run(&["KEYS", "sluice:1:wide:*"]);
-    assert_eq!(keys.len(), 1, "it counts there now");
 }
 
 #[test]
 fn a_sentinel_moves_a_primary_that_lives() {
-    let watched = Watched::start();
-    let drill = Drill::new("Sentinel failover on request", &watched.store());
-    let before = watched.primary_port();
-    drill.run(|_| {
-        watched.run_sentinel(&["SENTINEL", "FAILOVER", "mymaster"]);
-        eventually("another primary", || (watched.primary_port() != before).then_some(()));
-        sleep(500);
+    until_measured(|| {
+        let watched = Watched::start();
+        let drill = Drill::new("Sentinel failover on request", &watched.store());
+        let before = watched.primary_port();
+        drill.run(|_| {
+            watched.run_sentinel(&["SENTINEL", "FAILOVER", "mymaster"]);
+            eventually("another primary", || (watched.primary_port() != before).then_some(()));
+            sleep(500);
+        })?;
+        Ok(())
     });
 }
 
 #[test]
 fn a_primary_of_a_cluster_is_killed() {
-    let mut cluster = Cluster::start(3, 1);
-    let drill = Drill::new("a Cluster's primary killed", &cluster.store());
-    assert_eq!(drill.gateway.get("/").status, 200);
-    // The one that has the counter.
-    let has = |index: &usize| {
-        let keys: Vec<String> = cluster.nodes[*index].run(&["KEYS", "sluice:*"]);
-        !keys.is_empty()
-    };
-    let holder = (0..3).find(has).expect("somebody has it");
-    let report = drill.run(|_| {
-        cluster.nodes[holder].kill();
-        eventually("another primary", || {
-            let role: Vec<redis::Value> = cluster.nodes[holder + 3].run(&["ROLE"]);
-            matches!(&role[0], redis::Value::BulkString(name) if name == b"master").then_some(())
+    until_measured(|| {
+        let mut cluster = Cluster::start(3, 1);
+        let drill = Drill::new("a Cluster's primary killed", &cluster.store());
+        // The one that has the counter.
+        let has = |index: &usize| {
+            let keys: Vec<String> = cluster.nodes[*index].run(&["KEYS", "sluice:*"]);
+            !keys.is_empty()
+        };
+        let holder = eventually("a counter", || {
+            assert_eq!(drill.gateway.get("/").status, 200);
+            (0..3).find(has)
         });
-        cluster.wait();
+        let report = drill.run(|_| {
+            cluster.nodes[holder].kill();
+            eventually("another primary", || {
+                let role: Vec<redis::Value> = cluster.nodes[holder + 3].run(&["ROLE"]);
+                matches!(&role[0], redis::Value::BulkString(name) if name == b"master")
+                    .then_some(())
+            });
+            cluster.wait();
+        })?;
+        assert!(report.fallbacks > 0);
+        Ok(())
     });
-    assert!(report.fallbacks > 0);
 }
 
 #[test]
