@@ -7,4 +7,5 @@ mod kit;
 mod late;
 mod leaving;
 mod places;
+mod schedules;
 mod stalling;
