@@ -84,7 +84,10 @@ pub fn handle(
                 exchange.leave_upstream();
                 exchange.forget_interim();
                 exchange.note_refusal();
-                judge::refund(&mut exchange, &refusal, request.as_ref().map(Request::headers));
+                let headers = request.as_ref().map(Request::headers);
+                if let Some(mut telling) = judge::refund(&mut exchange, &refusal, headers) {
+                    std::future::poll_fn(|cx| telling.poll(cx)).await;
+                }
                 let read = exchange.no_body || {
                     let deadlines = &exchange.worker.deadlines;
                     Box::pin(body::discard(request.take(), deadlines)).await

@@ -289,12 +289,11 @@ impl Store {
         }
     }
 
-    /// Gives a charge back that was taken for nothing: no backend was reached. Says what the limit
-    /// holds then, as far as that is known.
-    pub fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+    /// Gives a charge back that was taken for nothing: no backend was reached.
+    pub fn refund(&self, charge: &Charge<'_>, now: Micros) -> Settled {
         match self {
             Self::Redis(redis) if charge.verdict.shared => redis.refund(charge, now),
-            _ => self.local().refund(charge, now),
+            _ => Settled { verdict: self.local().refund(charge, now), told: None },
         }
     }
 

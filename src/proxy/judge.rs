@@ -7,13 +7,13 @@ use super::exchange::Exchange;
 use super::identify::Caller;
 use super::leaving::{Custody, Obligation};
 use super::refusal::Refusal;
-use super::settle::{End, Settlement};
+use super::settle::{End, Settlement, Telling};
 use crate::clock::{Micros, SECOND};
 use crate::config::model::Layer;
 use crate::gateway::Gateway;
 use crate::limit::{Quota, Verdict};
 use crate::snapshot::{Limit, Limits};
-use crate::store::{self, Charge, Hold, StoreError, Subject};
+use crate::store::{self, Charge, Hold, Settled, StoreError, Subject};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
@@ -221,18 +221,23 @@ pub(super) async fn judge(
 }
 
 /// Gives back what was charged for a request that reached no backend.
+/// The client hears of it when a shared store has been told: a request that it sends then finds it done.
 #[cold]
-pub(super) fn refund(exchange: &mut Exchange, refusal: &Refusal, headers: Option<&HeaderMap>) {
+pub(super) fn refund(
+    exchange: &mut Exchange,
+    refusal: &Refusal,
+    headers: Option<&HeaderMap>,
+) -> Option<Telling> {
     let charged = exchange.judgement.rejected_by.is_none() && !exchange.judgement.said.is_empty();
     if !charged || refusal.end(exchange.was_sent()) != End::Unreached {
-        return;
+        return None;
     }
-    drop(exchange.settle(End::Unreached));
+    let mut telling = exchange.settle(End::Unreached);
     let (kept, none) = (exchange.headers.take(), HeaderMap::new());
     let headers = kept.as_ref().or(headers).unwrap_or(&none);
     let generation = Rc::clone(&exchange.generation);
     let limits = exchange.limits_in(&generation);
-    let Some(caller) = &exchange.caller else { return };
+    let Some(caller) = &exchange.caller else { return telling };
     let known = Known { ip: Some(exchange.origin.counted), caller, headers, ip_only: false };
     let (mut parts, mut claims) = (Parts::new(), Claims::new());
     claim(limits, &known, &mut parts, &mut claims);
@@ -248,12 +253,15 @@ pub(super) fn refund(exchange: &mut Exchange, refusal: &Refusal, headers: Option
         let mut charge = charge(limit, claim, &known, subject, grant, exchange.announced);
         charge.verdict = said.verdict;
         // Places in flight go with the admission.
-        if !charge.quota.is_concurrency()
-            && let Some(verdict) = store.refund(&charge, now)
-        {
-            said.verdict = verdict;
+        if !charge.quota.is_concurrency() {
+            let Settled { verdict, told } = store.refund(&charge, now);
+            said.verdict = verdict.unwrap_or(said.verdict);
+            if let Some(told) = told {
+                telling.get_or_insert_with(|| Telling::new(store)).add(told);
+            }
         }
     }
+    telling
 }
 
 /// Counts rejects where a limit has a penalty, and bans a caller that has had too many.

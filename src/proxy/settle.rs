@@ -19,7 +19,7 @@ use crate::gateway::Gateway;
 use crate::json_path::{Finder, JsonPath, rounded_up};
 use crate::limit::Quota;
 use crate::snapshot::Limit;
-use crate::store::{Charge, Hold, Settled};
+use crate::store::{Charge, Hold, Settled, Store};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use std::pin::Pin;
@@ -291,8 +291,8 @@ impl Settlement {
         if self.untold.is_empty() {
             return None;
         }
-        let deadline = Box::pin(tokio::time::sleep(self.gateway.store.deadline()));
-        Some(Telling { untold: std::mem::take(&mut self.untold), deadline })
+        let untold = std::mem::take(&mut self.untold);
+        Some(Telling { untold, ..Telling::new(&self.gateway.store) })
     }
 }
 
@@ -303,6 +303,15 @@ pub(super) struct Telling {
 }
 
 impl Telling {
+    pub(super) fn new(store: &Store) -> Self {
+        let deadline = Box::pin(tokio::time::sleep(store.deadline()));
+        Self { untold: Vec::new(), deadline }
+    }
+
+    pub(super) fn add(&mut self, told: oneshot::Receiver<()>) {
+        self.untold.push(told);
+    }
+
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.untold.retain_mut(|told| Pin::new(told).poll(cx).is_pending());
         if self.untold.is_empty() { Poll::Ready(()) } else { self.deadline.as_mut().poll(cx) }

@@ -402,19 +402,22 @@ fn take_nothing(
 fn hold(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Option<Hold> {
     // Whose turn it is at once has no place in the queue.
     let at_once = charge.quota.is_queue() && charge.verdict.delay() == 0;
-    let (limit, quota, admitted) = (charge.limit, charge.quota.clone(), charge.verdict);
-    let (shared, granted, on_failure) = (None, charge.granted, charge.on_failure);
-    (!at_once).then_some(Hold {
+    (!at_once).then(|| held(index, charge, key, overflow))
+}
+
+/// What a charge has taken.
+fn held(index: usize, charge: &Charge<'_>, key: u64, overflow: bool) -> Hold {
+    Hold {
         charge: index,
-        limit,
+        limit: charge.limit,
         key,
-        quota,
-        admitted,
+        quota: charge.quota.clone(),
+        admitted: charge.verdict,
         overflow,
-        granted,
-        on_failure,
-        shared,
-    })
+        granted: charge.granted,
+        on_failure: charge.on_failure,
+        shared: None,
+    }
 }
 
 fn shard_of(key: u64) -> usize {

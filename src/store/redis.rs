@@ -40,7 +40,7 @@ use super::memory::{Memory, Registry};
 use super::{Charge, Decision, Hold, LimitId, NoMore, Settled, StoreError};
 use crate::clock::{Clock, Micros, micros};
 use crate::config::model::{RedisServers, SharedStore};
-use crate::limit::{Quota, Seen, Verdict};
+use crate::limit::{Quota, Seen};
 use crate::metrics::StoreMetrics;
 use crate::overrides::Overrides;
 use arc_swap::ArcSwap;
@@ -302,7 +302,7 @@ impl Redis {
     }
 
     /// Gives a charge back that was taken for nothing.
-    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
+    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Settled {
         self.shared.refund(charge, now)
     }
 
@@ -430,13 +430,14 @@ impl Shared {
         if matches!(self.options.servers, RedisServers::Cluster(_)) && charges.len() > 1 {
             return self.charge_scattered(charges, now, deadline).await;
         }
+        let returns = self.denials.returns();
         let asked = self.ask(charges, now, deadline).await?;
         let skew = skew(asked.answer.now, now);
         let decision = self.decided(charges, &asked, skew);
         let answer = asked.answer;
         let gives_back = matches!(self.options.servers, RedisServers::Cluster(_));
         if decision.rejected_by.is_some() && !gives_back {
-            self.denials.remember(charges, keys, answer.before.into_vec(), (now, skew));
+            self.denials.remember(charges, keys, answer.before.into_vec(), (now, skew), returns);
         }
         Ok(decision)
     }

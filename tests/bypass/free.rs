@@ -4,6 +4,7 @@ use super::kit::{Setup, on_every_store, quiet, settles_at, tokens, used};
 use crate::common::Backend;
 use crate::common::backend::{Seen, ok};
 use socket2::{Domain, Socket, Type};
+use std::io::Read;
 use std::net::SocketAddr;
 
 /// An address that refuses connections for as long as the socket lives.
@@ -71,9 +72,9 @@ fn a_request_that_a_backend_took_is_paid_for_however_it_was_answered() {
 #[test]
 fn an_upload_that_is_answered_502_or_504_costs_the_bytes_that_passed() {
     on_every_store(|store| {
-        let backend = Backend::with(|seen, _| {
+        let backend = Backend::with(|seen, stream| {
             if seen.target == "/slow" {
-                std::thread::sleep(std::time::Duration::from_millis(600));
+                let _ = stream.read(&mut [0]); // until the gateway closes it
             }
             false
         });
@@ -93,10 +94,8 @@ fn an_upload_that_is_answered_502_or_504_costs_the_bytes_that_passed() {
 #[test]
 fn a_backend_that_takes_too_long_costs_what_a_missing_number_does() {
     on_every_store(|store| {
-        let backend = Backend::with(|_, _| {
-            std::thread::sleep(std::time::Duration::from_millis(600));
-            false
-        });
+        // Until the gateway closes it.
+        let backend = Backend::with(|_, stream| stream.read(&mut [0]).is_err());
         let limits = tokens("{ response_header: X-Cost, reserve: 10, max: 800 }");
         let upstream = "timeouts: { response: 200ms }";
         let backend = backend.address();

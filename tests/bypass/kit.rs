@@ -182,6 +182,29 @@ impl Stream {
         })
     }
 
+    /// Reads up to so many bytes of an answer, giving room for more, for so long. Says whether that was all;
+    /// nothing if it was refused.
+    pub fn try_read(&mut self, client: &Client, bytes: usize, limit: Duration) -> Option<bool> {
+        let response = self.response.take()?;
+        let reading = async {
+            let (head, mut body) = response.await.ok()?.into_parts();
+            let mut read = 0;
+            while read < bytes && head.status == 200 {
+                match body.data().await {
+                    Some(data) => {
+                        let length = data.ok()?.len();
+                        let _ = body.flow_control().release_capacity(length);
+                        read += length;
+                    }
+                    None => return Some(true),
+                }
+            }
+            self.body = Some(body);
+            (head.status == 200).then_some(false)
+        };
+        client.runtime.block_on(async { tokio::time::timeout(limit, reading).await.ok() })?
+    }
+
     /// Gives room for as many bytes as were read.
     pub fn release(&mut self, bytes: usize) {
         let body = self.body.as_mut().expect("the head was read");

@@ -18,6 +18,7 @@ mod paths;
 mod places;
 mod refusals;
 mod reloads;
+mod schedules;
 mod stalling;
 mod token_with_an_unknown_crit;
 mod websockets;

@@ -33,7 +33,6 @@ const HUGE: usize = 24 << 20;
 
 fn ask(gateway: &Gateway, length: usize) -> Connection {
     let mut connection = gateway.connect();
-    socket2::SockRef::from(&connection.stream).set_recv_buffer_size(4096).unwrap();
     connection.write(format!("GET /{length} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes());
     connection
 }
@@ -106,7 +105,6 @@ fn holding_an_answer_up_until_the_backend_gives_up_costs_what_leaving_does() {
         });
         // Now it reads what is there.
         let mut rest = connection.stream;
-        socket2::SockRef::from(&rest).set_recv_buffer_size(1 << 20).unwrap();
         let mut buffer = vec![0; 1 << 20];
         while let Ok(1..) = rest.read(&mut buffer) {}
         settles_at(&gateway, "tokens", 7000);

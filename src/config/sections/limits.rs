@@ -165,8 +165,7 @@ pub(in crate::config) static COST: Section = Section::new(
         Field::new(
             "max",
             AT_LEAST_ONE,
-            "What is charged where the number is missing because the client left or a bound was reached; \
-             ten times the reserve unless given, at most what the limit holds.",
+            "What a number costs that never came, because the client left: 10 times the reserve unless given.",
         ),
         Field::new(
             "unreported",

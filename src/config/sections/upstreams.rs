@@ -46,8 +46,7 @@ pub(in crate::config) static UPSTREAM: Section = Section::new(
         Field::new(
             "on_leave",
             Words(|| words(&ON_LEAVE)),
-            "A client leaves while a limit or a permit depends on the answer: 'finish' reads the answer \
-             on, within bounds; 'cancel' breaks the request off.",
+            "A client leaves while a cost or a permit depends on the answer: read it on, or break it off.",
         )
         .or("finish"),
         Field::new(

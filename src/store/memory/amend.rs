@@ -60,7 +60,7 @@ impl Memory {
             let slot = shard.find(key)?;
             return Some(charge.quota.peek(shard.see(slot, key), now, charge.verdict.cost));
         }
-        let hold = super::hold(0, charge, key, false)?;
+        let hold = super::held(0, charge, key, false);
         if hold.is_queue() {
             self.release(&hold, now);
             return None;

@@ -44,6 +44,8 @@ pub(super) struct Amendment {
     pub(super) change: Change,
     /// Somebody waits for it.
     pub(super) done: Option<oneshot::Sender<()>>,
+    /// Something is given back to this counter: what it denied before is forgotten then.
+    pub(super) returns: Option<u64>,
 }
 
 impl Amendment {
@@ -310,8 +312,13 @@ impl Loop {
         let (shared, now) = (&self.shared, self.now());
         // No limit's name begins so but for a hash, which is longer.
         let key = format!("{}:1:#probe", shared.options.prefix).into_bytes();
-        let amendment =
-            Amendment { key: key.into(), layer: [0; 50], change: Change::Probe, done: None };
+        let amendment = Amendment {
+            key: key.into(),
+            layer: [0; 50],
+            change: Change::Probe,
+            done: None,
+            returns: None,
+        };
         let call = Call::amend(&amendment, shared, now);
         let deadline = Instant::now() + shared.options.timeout;
         let _ = shared.noted(now, deadline, shared.run(&shared.scripts.amend, call, now)).await;
@@ -376,6 +383,9 @@ impl Loop {
                 // It does not become right by being repeated; whoever waits hears that nothing came of it.
                 Err(refused) => self.shared.metrics.fail(refused.name()),
                 Ok(_) => {
+                    if let Some(key) = amendment.returns {
+                        self.shared.denials.returned(key);
+                    }
                     if let Some(done) = amendment.done {
                         let _ = done.send(());
                     }
@@ -394,7 +404,7 @@ impl Loop {
         self.waiting.fetch_add(due.len(), Ordering::Relaxed);
         self.pending.extend(due.into_iter().map(|(key, due)| {
             let layer = wire::layer(&due.quota, 0, 1, now);
-            Amendment { key, layer, change: Change::Owe(due.state), done: None }
+            Amendment { key, layer, change: Change::Owe(due.state), done: None, returns: None }
         }));
         counters
     }
@@ -414,6 +424,7 @@ impl Loop {
                 layer: wire::layer(&flying.quota, 0, 1, now),
                 change: Change::Beat,
                 done: None,
+                returns: None,
             });
         }
     }

@@ -33,12 +33,14 @@ pub(super) struct Denials {
     shards: Box<[Mutex<HashMap<u64, Remembered>>]>,
     /// So that the usual case takes no lock.
     len: AtomicUsize,
+    /// How often something was given back to a counter of which something may be remembered.
+    returns: AtomicUsize,
 }
 
 impl Denials {
     pub(super) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, len: AtomicUsize::new(0) }
+        Self { shards, len: AtomicUsize::new(0), returns: AtomicUsize::new(0) }
     }
 
     fn shard(&self, key: u64) -> &Mutex<HashMap<u64, Remembered>> {
@@ -74,13 +76,27 @@ impl Denials {
         rejected_by.map(|index| Decision { rejected_by: Some(index), holds: Vec::new() })
     }
 
-    /// Remembers what the store said when it rejected a request: until when, it says itself.
+    /// How often something was given back, before the store is asked.
+    pub(super) fn returns(&self) -> usize {
+        self.returns.load(Ordering::SeqCst)
+    }
+
+    /// Something was given back to a counter: what is remembered of it is of no use any more, and neither
+    /// is what the store said before and has not been remembered yet.
+    pub(super) fn returned(&self, key: u64) {
+        self.returns.fetch_add(1, Ordering::SeqCst);
+        self.forget(key);
+    }
+
+    /// Remembers what the store said when it rejected a request: until when, it says itself. `returns`: how
+    /// often something had been given back before it was asked.
     pub(super) fn remember(
         &self,
         charges: &[Charge<'_>],
         keys: &[u64],
         before: Vec<Before>,
         (now, skew): (Micros, i64),
+        returns: usize,
     ) {
         let stays = |charge: &Charge<'_>| {
             !charge.settles && !charge.quota.comes_back_early() && !charge.leased
@@ -98,6 +114,10 @@ impl Denials {
             if stays(charge) && (charge.verdict.allowed || lasts(charge) > 0) {
                 self.put(*key, Remembered { before, skew, until }, now);
             }
+        }
+        // It may be older than what was given back meanwhile.
+        if self.returns() != returns {
+            keys.iter().for_each(|key| self.forget(*key));
         }
     }
 
@@ -134,8 +154,7 @@ impl Denials {
         }
     }
 
-    /// Forgets one counter: something was given back to it.
-    pub(super) fn forget(&self, key: u64) {
+    fn forget(&self, key: u64) {
         if self.len.load(Ordering::Relaxed) > 0 && self.shard(key).lock().remove(&key).is_some() {
             self.len.fetch_sub(1, Ordering::Relaxed);
         }

@@ -8,7 +8,7 @@ use super::wire::Answer;
 use super::{Flying, Shared, Trouble, wire};
 use crate::clock::Micros;
 use crate::config::model::OnFailure;
-use crate::limit::{Kind, Seen, Verdict};
+use crate::limit::{Kind, Seen};
 use crate::store::{Charge, Hold, InStore, LimitId, NoMore, Settled, Subject};
 use std::collections::HashMap;
 use tokio::sync::oneshot;
@@ -93,20 +93,22 @@ impl Shared {
     }
 
     /// Gives a charge back that was taken for nothing; the store is told in the background.
-    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Option<Verdict> {
-        self.denials.forget(self.key(charge));
+    pub(super) fn refund(&self, charge: &Charge<'_>, now: Micros) -> Settled {
         let hold = self.held(0, charge, skew(charge.verdict.at, now), 0);
+        let returns = Some(self.key(charge));
         if charge.quota.can_settle() {
-            return self.settle(&hold, 0, now)?.verdict;
+            return self.settle_returning(&hold, 0, now, returns).unwrap_or_default();
         }
-        if charge.quota.kind() == Kind::Log {
-            let layer = wire::layer(charge.quota, 0, charge.verdict.cost, self.store_now(now));
-            let (key, change) = (self.name_of(charge), Change::Strike(charge.verdict.at));
-            self.queue.put(Amendment { key, layer, change, done: None });
-        } else if hold.is_queue() {
-            self.release(&hold);
-        }
-        None
+        let change = match hold.admitted.state() {
+            _ if charge.quota.kind() == Kind::Log => Change::Strike(charge.verdict.at),
+            Some(after) if hold.is_queue() => Change::Leave(after),
+            _ => return Settled::default(),
+        };
+        let layer = wire::layer(charge.quota, 0, charge.verdict.cost, self.store_now(now));
+        let (done, told) = oneshot::channel();
+        let key = self.name_of(charge);
+        self.queue.put(Amendment { key, layer, change, done: Some(done), returns });
+        Settled { verdict: None, told: Some(told) }
     }
 
     /// The request is in flight from now on: this gateway says so as long as it is.
@@ -156,7 +158,7 @@ impl Shared {
             _ => return,
         };
         let layer = wire::layer(&hold.quota, 0, hold.admitted.cost, hold.admitted.at);
-        self.queue.put(Amendment { key: key.clone(), layer, change, done: None });
+        self.queue.put(Amendment { key: key.clone(), layer, change, done: None, returns: None });
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.
@@ -169,6 +171,17 @@ impl Shared {
     /// The store is told in the background; what the caller hears is what the limit holds then, as
     /// far as this gateway knows.
     pub(super) fn settle(&self, hold: &Hold, actual: u32, now: Micros) -> Option<Settled> {
+        self.settle_returning(hold, actual, now, None)
+    }
+
+    /// The same; `returns`: what this counter denied before is forgotten then.
+    fn settle_returning(
+        &self,
+        hold: &Hold,
+        actual: u32,
+        now: Micros,
+        returns: Option<u64>,
+    ) -> Option<Settled> {
         let InStore { key, skew, .. } = hold.shared.as_ref()?;
         let in_force = self.is_in_force(hold, self.clock.now());
         let Hold { quota, admitted, .. } = hold;
@@ -177,7 +190,7 @@ impl Shared {
         let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
         let layer = wire::layer(quota, flags, admitted.cost, self.store_now(now));
         let (done, told) = oneshot::channel();
-        let amendment = Amendment { key: key.clone(), layer, change, done: Some(done) };
+        let amendment = Amendment { key: key.clone(), layer, change, done: Some(done), returns };
         self.queue.put(amendment);
         let now = now.saturating_add_signed(*skew).max(admitted.at);
         let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);

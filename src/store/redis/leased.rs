@@ -172,7 +172,13 @@ impl Shared {
     pub(super) fn end_leases(&self, now: Option<Micros>) {
         for LeftOver { key, quota, tokens, state } in self.leases.end(now) {
             let layer = wire::layer(&quota, 0, tokens, state.stamp);
-            self.queue.put(Amendment { key, layer, change: Change::Undo(state), done: None });
+            self.queue.put(Amendment {
+                key,
+                layer,
+                change: Change::Undo(state),
+                done: None,
+                returns: None,
+            });
         }
     }
 }

@@ -82,7 +82,7 @@ impl Shared {
         let (done, told) = oneshot::channel();
         let layer = wire::layer(charge.quota, 0, 1, self.store_now(now));
         let (key, change) = (self.name_of(charge), Change::Forget);
-        self.queue.put(Amendment { key, layer, change, done: Some(done) });
+        self.queue.put(Amendment { key, layer, change, done: Some(done), returns: None });
         let told = timeout(PATIENCE, told).await;
         self.denials.clear();
         told.map_or(Err(Trouble::Late), |told| told.map_err(|_| Trouble::Refused))

@@ -81,6 +81,12 @@ impl Shared {
             None => Change::Strike(verdict.at),
         };
         let layer = wire::layer(quota, 0, charge.taken(), self.store_now(now));
-        self.queue.put(Amendment { key: self.name_of(charge), layer, change, done: None });
+        self.queue.put(Amendment {
+            key: self.name_of(charge),
+            layer,
+            change,
+            done: None,
+            returns: None,
+        });
     }
 }
