@@ -1,6 +1,7 @@
 //! What is wrong in a file, and where: message, file, line, column, the line itself with a caret
 //! under the offending part, and a suggestion where one is near.
 
+use crate::printable::escaped;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +11,20 @@ use std::sync::Arc;
 pub struct Source {
     /// How the user named it.
     pub name: String,
-    /// All of it.
+    /// All of it, without a byte order mark.
     pub text: String,
 }
 
 impl Source {
+    /// A file and what it holds.
+    pub(super) fn new(name: String, mut text: String) -> Self {
+        // It says that the text is UTF-8, which it is anyway, and is no part of it.
+        if text.starts_with('\u{feff}') {
+            text.remove(0);
+        }
+        Self { name, text }
+    }
+
     /// A line by its number, as YAML counts them.
     fn line(&self, number: usize) -> Option<&str> {
         let ends = |c: char| matches!(c, '\n' | '\r');
@@ -74,30 +84,28 @@ impl fmt::Display for Diagnostic {
         };
         let number = line.to_string();
         let gutter = " ".repeat(number.len());
-        writeln!(f, "{severity}: {}", self.message)?;
-        writeln!(f, "{gutter}--> {}:{line}:{column}", self.source.name)?;
+        writeln!(f, "{severity}: {}", escaped(&self.message))?;
+        writeln!(f, "{gutter}--> {}:{line}:{column}", escaped(&self.source.name))?;
+        let help = self.help.as_deref().map(escaped);
         if let Some(text) = self.source.line(line) {
             let (text, column) = window(text, column);
+            let (before, marked, after) = parts(&text, column, width);
             // Tabs stay tabs under themselves, so that the caret lands where the eye expects it.
-            let indent: String = text
-                .chars()
-                .take(column.saturating_sub(1))
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
-            let room = text.chars().count().saturating_sub(column.saturating_sub(1));
-            let carets = "^".repeat(width.clamp(1, room.max(1)));
+            let indent: String =
+                before.chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+            let carets = "^".repeat(marked.chars().count().max(1));
             writeln!(f, "{gutter} |")?;
-            writeln!(f, "{number} | {text}")?;
+            writeln!(f, "{number} | {before}{marked}{after}")?;
             write!(f, "{gutter} | {indent}{carets}")?;
-            match &self.help {
+            match help {
                 Some(help) => writeln!(f, " {help}")?,
                 None => writeln!(f)?,
             }
-        } else if let Some(help) = &self.help {
+        } else if let Some(help) = help {
             writeln!(f, "{gutter} = {help}")?;
         }
         if !self.path.is_empty() {
-            writeln!(f, "{gutter} = at {}", self.path)?;
+            writeln!(f, "{gutter} = at {}", escaped(&self.path))?;
         }
         Ok(())
     }
@@ -141,6 +149,13 @@ impl fmt::Display for Diagnostics {
 
 /// More than this nobody reads.
 const MOST: usize = 100;
+
+/// A line before, under and behind the caret, each as a terminal may show it.
+fn parts(text: &str, column: usize, width: usize) -> (Cow<'_, str>, Cow<'_, str>, Cow<'_, str>) {
+    let at = |n| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+    let (start, end) = (at(column.saturating_sub(1)), at(column.saturating_sub(1) + width.max(1)));
+    (escaped(&text[..start]), escaped(&text[start..end]), escaped(&text[end..]))
+}
 
 /// The part of a long line that is shown, and where in it a column is.
 fn window(text: &str, column: usize) -> (Cow<'_, str>, usize) {
@@ -192,6 +207,28 @@ fn edits(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let source = Source::new("a\u{1b}.yaml".into(), "\u{feff}x: \u{1b}[2J\u{202e}y".into());
+        let diagnostic = Diagnostic {
+            severity: Severity::Error,
+            source: Arc::new(source),
+            span: Span { line: 1, column: 5, width: 3 },
+            path: "x\u{9b}".into(),
+            message: "'\u{1b}[2J'".into(),
+            help: Some("\r".into()),
+        };
+        let expected = "\
+error: '\\u{1b}[2J'
+ --> a\\u{1b}.yaml:1:5
+  |
+1 | x: \\u{1b}[2J\\u{202e}y
+  |          ^^^ \\u{d}
+  = at x\\u{9b}
+";
+        assert_eq!(diagnostic.to_string(), expected);
+    }
 
     #[test]
     fn near_words_are_suggested_and_far_ones_are_not() {

@@ -50,7 +50,7 @@ fn in_file(
     cx: &mut Context<'_>,
     read: impl FnOnce(&Node, &mut Context<'_>),
 ) {
-    let source = Arc::new(Source { name: path.display().to_string(), text });
+    let source = Arc::new(Source::new(path.display().to_string(), text));
     let outer = std::mem::replace(&mut cx.source, Arc::clone(&source));
     if let Some(node) = root(&source.text, cx) {
         read(&node, cx);
