@@ -117,7 +117,7 @@ fn parse_noting(
     env: &dyn Fn(&str) -> Option<String>,
     files: &mut Files,
 ) -> Result<Loaded, LoadError> {
-    let source = Arc::new(Source { name: name.to_owned(), text });
+    let source = Arc::new(Source::new(name.to_owned(), text));
     let mut cx = Context {
         source: Arc::clone(&source),
         folder: folder.to_owned(),
@@ -244,6 +244,15 @@ routes:
         let config = parse_text(text).unwrap().config;
         assert_eq!(config.routes[0].limits[0].name, "//ip");
         assert_eq!(config.max_keys, 1_000_000);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_file() {
+        for start in ["", "---\n", "# a comment\n"] {
+            let rest = "listen: 127.0.0.1:0\nupstreams: {}\nroutes: []\n";
+            let loaded = parse_text(&format!("\u{feff}{start}{rest}"));
+            assert!(loaded.is_ok(), "{start:?}: {}", loaded.unwrap_err());
+        }
     }
 
     #[test]
