@@ -22,6 +22,7 @@ mod overload;
 mod read;
 mod routes;
 mod schema;
+mod secrets;
 mod section;
 mod sections;
 mod shown;
@@ -38,15 +39,12 @@ use limits::Names;
 pub use model::Config;
 use read::{Context, Fields};
 pub use schema::schema;
+use secrets::Secrets;
+use section::Shape;
 use sections::GATEWAY;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
-
-/// What is wrong with a file, without the secrets of the lines that it shows.
-pub fn without_secrets(text: &str) -> String {
-    shown::without_secrets(text)
-}
 
 /// Reads a length of time as the file writes it: `250ms`, `30s`, `5m`, `2h`, `7d`.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
@@ -125,7 +123,8 @@ fn parse_noting(
         problems: Vec::new(),
         files,
     };
-    let config = root(&source.text, &mut cx).and_then(|node| read(&node, &mut cx));
+    let config =
+        root(&source, &Shape::Map(&GATEWAY), &mut cx).and_then(|node| read(&node, &mut cx));
     let problems = Diagnostics::new(cx.problems);
     match config {
         Some(config) if problems.errors() == 0 => {
@@ -137,9 +136,10 @@ fn parse_noting(
 }
 
 /// The tree of one file; what is wrong with the file itself is reported.
-fn root(text: &str, cx: &mut Context<'_>) -> Option<Node> {
-    match tree::parse(text, cx.env) {
+fn root(source: &Source, shape: &Shape, cx: &mut Context<'_>) -> Option<Node> {
+    match tree::parse(&source.text, cx.env) {
         Ok((node, faults)) => {
+            source.secrets.get_or_init(|| Secrets::of(&node, shape));
             for fault in faults {
                 cx.report(Severity::Error, fault.span, &fault.path, fault.message, None);
             }

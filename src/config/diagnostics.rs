@@ -1,10 +1,11 @@
 //! What is wrong in a file, and where: message, file, line, column, the line itself with a caret
 //! under the offending part, and a suggestion where one is near.
 
+use super::secrets::{Secrets, mask_line, mask_message};
 use crate::printable::escaped;
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A file as it was read.
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub struct Source {
     pub name: String,
     /// All of it, without a byte order mark.
     pub text: String,
+    /// Its secrets, once it could be read as YAML.
+    pub(super) secrets: OnceLock<Secrets>,
 }
 
 impl Source {
@@ -22,19 +25,24 @@ impl Source {
         if text.starts_with('\u{feff}') {
             text.remove(0);
         }
-        Self { name, text }
+        Self { name, text, secrets: OnceLock::new() }
     }
 
-    /// A line by its number, as YAML counts them.
+    /// A line by its number.
     fn line(&self, number: usize) -> Option<&str> {
-        let ends = |c: char| matches!(c, '\n' | '\r');
-        let mut rest = self.text.as_str();
-        for _ in 1..number {
-            let end = rest.find(ends)?;
-            let length = if rest[end..].starts_with("\r\n") { 2 } else { 1 };
-            rest = &rest[end + length..];
-        }
-        Some(rest.split(ends).next().unwrap_or_default())
+        self.lines().nth(number.saturating_sub(1))
+    }
+
+    /// The lines, as YAML counts them.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
+        let mut rest = Some(self.text.as_str());
+        std::iter::from_fn(move || {
+            let text = rest.take()?;
+            let Some(end) = text.find(['\n', '\r']) else { return Some(text) };
+            let length = if text[end..].starts_with("\r\n") { 2 } else { 1 };
+            rest = Some(&text[end + length..]);
+            Some(&text[..end])
+        })
     }
 }
 
@@ -75,9 +83,19 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
+impl Diagnostic {
+    /// Takes secrets of the file out of what is said. Its lines are masked where they are shown.
+    fn mask(&mut self) {
+        let secrets = self.source.secrets.get();
+        let masked = |text: &str| mask_message(secrets, &self.path, text);
+        let (message, help) = (masked(&self.message), self.help.as_deref().map(masked));
+        (self.message, self.help, self.path) = (message, help, masked(&self.path));
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Span { line, column, width } = self.span;
+        let Span { line, column, .. } = self.span;
         let severity = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -88,7 +106,9 @@ impl fmt::Display for Diagnostic {
         writeln!(f, "{gutter}--> {}:{line}:{column}", escaped(&self.source.name))?;
         let help = self.help.as_deref().map(escaped);
         if let Some(text) = self.source.line(line) {
-            let (text, column) = window(text, column);
+            let (text, Span { column, width, .. }) =
+                mask_line(&self.source, text, self.span, &self.path);
+            let (text, column) = window(&text, column);
             let (before, marked, after) = parts(&text, column, width);
             // Tabs stay tabs under themselves, so that the caret lands where the eye expects it.
             let indent: String =
@@ -111,36 +131,44 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong, in the order of the file.
+/// What is wrong, in the order of the file; of very much, the first.
 #[derive(Clone, Debug, Default)]
-pub struct Diagnostics(Vec<Diagnostic>);
+pub struct Diagnostics {
+    shown: Vec<Diagnostic>,
+    errors: usize,
+    more: usize,
+}
 
 impl Diagnostics {
     pub(super) fn new(mut items: Vec<Diagnostic>) -> Self {
         items.sort_by_key(|d| (d.severity == Severity::Warning, d.span.line, d.span.column));
-        Self(items)
+        let errors = items.iter().filter(|d| d.severity == Severity::Error).count();
+        let more = items.len().saturating_sub(MOST);
+        items.truncate(MOST);
+        items.iter_mut().for_each(Diagnostic::mask);
+        Self { shown: items, errors, more }
     }
 
     /// One by one.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
-        self.0.iter()
+        self.shown.iter()
     }
 
     /// How many make the file unusable.
     pub fn errors(&self) -> usize {
-        self.0.iter().filter(|d| d.severity == Severity::Error).count()
+        self.errors
     }
 }
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, diagnostic) in self.0.iter().take(MOST).enumerate() {
+        for (index, diagnostic) in self.shown.iter().enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
             write!(f, "{diagnostic}")?;
         }
-        match self.0.len().saturating_sub(MOST) {
+        match self.more {
             0 => Ok(()),
             more => writeln!(f, "\nand {more} more"),
         }
