@@ -160,8 +160,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let fields = Fields::of(node, &GATEWAY, cx)?;
     let listen = fields.read("listen", cx).map(|listeners::Listen(all)| all);
     let admin: Option<model::Admin> = fields.read("admin", cx);
-    let store: store::Store = fields.read("store", cx).unwrap_or_default();
-    let store::Store { max_keys, saved, shared: shared_store } = store;
+    let store: Option<store::Store> = fields.read("store", cx);
+    let store_is_known = store.is_some() || fields.get("store").is_none();
+    let store::Store { max_keys, saved, shared: shared_store } = store.unwrap_or_default();
     let callers = Callers::read(&fields, cx);
     if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
         store::check_written(&saved.path, "the snapshot", node, cx);
@@ -183,6 +184,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         max_body_bytes: server.max_body_bytes,
     };
     let routes = routes::read_all(&fields, &shared, &mut names, cx);
+    if store_is_known && saved.is_none() && shared_store.is_none() {
+        names.warn_of_forgotten_quotas(cx);
+    }
     let headers = fields.read("headers", cx).unwrap_or_default();
     let logging::Logging(access_log) = fields.read("logging", cx).unwrap_or_default();
     let overload: model::Overload = fields.read("overload", cx).unwrap_or_default();
@@ -244,6 +248,32 @@ routes:
         let config = parse_text(text).unwrap().config;
         assert_eq!(config.routes[0].limits[0].name, "//ip");
         assert_eq!(config.max_keys, 1_000_000);
+    }
+
+    #[test]
+    fn a_quota_that_a_restart_would_give_anew_is_a_warning() {
+        let warned = |limits: &str, store: &str| {
+            let text = format!(
+                "listen: 127.0.0.1:0\nupstreams: {{ a: http://127.0.0.1:1 }}\nroutes: []\n\
+                 limits: {limits}\n{store}"
+            );
+            parse_text(&text).unwrap().warnings.to_string()
+        };
+        let month =
+            "{ name: monthly, by: ip, rate: 5/month, algorithm: fixed_window, time_zone: UTC }";
+        let one = warned(&format!("[{month}]"), "");
+        assert!(
+            one.starts_with("warning: the window of limit 'monthly' is a day or more,"),
+            "{one}"
+        );
+        assert!(one.contains("store.memory.snapshot") && one.contains("yaml:4:10"), "{one}");
+        let two = warned(&format!("[{month}, {{ name: daily, by: ip, rate: 5/24h }}]"), "");
+        assert!(two.contains("a day or more ('daily' as well),"), "{two}");
+        for store in ["memory: { snapshot: state/limits.bin }", "redis: { url: redis://h }"] {
+            assert_eq!(warned(&format!("[{month}]"), &format!("store: {{ {store} }}\n")), "");
+        }
+        let short = "[{ by: ip, rate: 5/23h }, { by: global, concurrency: 5 }]";
+        assert_eq!(warned(short, ""), "");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// A file as it was read.
-#[derive(Debug)]
 pub struct Source {
     /// How the user named it.
     pub name: String,
@@ -43,6 +42,13 @@ impl Source {
             rest = Some(&text[end + length..]);
             Some(&text[..end])
         })
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the text, which holds secrets.
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
