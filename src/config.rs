@@ -22,6 +22,7 @@ mod overload;
 mod read;
 mod routes;
 mod schema;
+mod secrets;
 mod section;
 mod sections;
 mod shown;
@@ -38,15 +39,12 @@ use limits::Names;
 pub use model::Config;
 use read::{Context, Fields};
 pub use schema::schema;
+use secrets::Secrets;
+use section::Shape;
 use sections::GATEWAY;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tree::Node;
-
-/// What is wrong with a file, without the secrets of the lines that it shows.
-pub fn without_secrets(text: &str) -> String {
-    shown::without_secrets(text)
-}
 
 /// Reads a length of time as the file writes it: `250ms`, `30s`, `5m`, `2h`, `7d`.
 pub fn duration(text: &str) -> Result<std::time::Duration, String> {
@@ -117,7 +115,7 @@ fn parse_noting(
     env: &dyn Fn(&str) -> Option<String>,
     files: &mut Files,
 ) -> Result<Loaded, LoadError> {
-    let source = Arc::new(Source { name: name.to_owned(), text });
+    let source = Arc::new(Source::new(name.to_owned(), text));
     let mut cx = Context {
         source: Arc::clone(&source),
         folder: folder.to_owned(),
@@ -125,7 +123,8 @@ fn parse_noting(
         problems: Vec::new(),
         files,
     };
-    let config = root(&source.text, &mut cx).and_then(|node| read(&node, &mut cx));
+    let config =
+        root(&source, &Shape::Map(&GATEWAY), &mut cx).and_then(|node| read(&node, &mut cx));
     let problems = Diagnostics::new(cx.problems);
     match config {
         Some(config) if problems.errors() == 0 => {
@@ -137,9 +136,10 @@ fn parse_noting(
 }
 
 /// The tree of one file; what is wrong with the file itself is reported.
-fn root(text: &str, cx: &mut Context<'_>) -> Option<Node> {
-    match tree::parse(text, cx.env) {
+fn root(source: &Source, shape: &Shape, cx: &mut Context<'_>) -> Option<Node> {
+    match tree::parse(&source.text, cx.env) {
         Ok((node, faults)) => {
+            source.secrets.get_or_init(|| Secrets::of(&node, shape));
             for fault in faults {
                 cx.report(Severity::Error, fault.span, &fault.path, fault.message, None);
             }
@@ -160,8 +160,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
     let fields = Fields::of(node, &GATEWAY, cx)?;
     let listen = fields.read("listen", cx).map(|listeners::Listen(all)| all);
     let admin: Option<model::Admin> = fields.read("admin", cx);
-    let store: store::Store = fields.read("store", cx).unwrap_or_default();
-    let store::Store { max_keys, saved, shared: shared_store } = store;
+    let store: Option<store::Store> = fields.read("store", cx);
+    let store_is_known = store.is_some() || fields.get("store").is_none();
+    let store::Store { max_keys, saved, shared: shared_store } = store.unwrap_or_default();
     let callers = Callers::read(&fields, cx);
     if let (Some(saved), Some(node)) = (&saved, fields.get("store")) {
         store::check_written(&saved.path, "the snapshot", node, cx);
@@ -184,6 +185,9 @@ fn read(node: &Node, cx: &mut Context<'_>) -> Option<Config> {
         max_body_bytes: server.max_body_bytes,
     };
     let routes = routes::read_all(&fields, &shared, &mut names, cx);
+    if store_is_known && saved.is_none() && shared_store.is_none() {
+        names.warn_of_forgotten_quotas(cx);
+    }
     let headers = fields.read("headers", cx).unwrap_or_default();
     let logging::Logging(access_log) = fields.read("logging", cx).unwrap_or_default();
     let overload: model::Overload = fields.read("overload", cx).unwrap_or_default();
@@ -245,6 +249,41 @@ routes:
         let config = parse_text(text).unwrap().config;
         assert_eq!(config.routes[0].limits[0].name, "//ip");
         assert_eq!(config.max_keys, 1_000_000);
+    }
+
+    #[test]
+    fn a_quota_that_a_restart_would_give_anew_is_a_warning() {
+        let warned = |limits: &str, store: &str| {
+            let text = format!(
+                "listen: 127.0.0.1:0\nupstreams: {{ a: http://127.0.0.1:1 }}\nroutes: []\n\
+                 limits: {limits}\n{store}"
+            );
+            parse_text(&text).unwrap().warnings.to_string()
+        };
+        let month =
+            "{ name: monthly, by: ip, rate: 5/month, algorithm: fixed_window, time_zone: UTC }";
+        let one = warned(&format!("[{month}]"), "");
+        assert!(
+            one.starts_with("warning: the window of limit 'monthly' is a day or more,"),
+            "{one}"
+        );
+        assert!(one.contains("store.memory.snapshot") && one.contains("yaml:4:10"), "{one}");
+        let two = warned(&format!("[{month}, {{ name: daily, by: ip, rate: 5/24h }}]"), "");
+        assert!(two.contains("a day or more ('daily' as well),"), "{two}");
+        for store in ["memory: { snapshot: state/limits.bin }", "redis: { url: redis://h }"] {
+            assert_eq!(warned(&format!("[{month}]"), &format!("store: {{ {store} }}\n")), "");
+        }
+        let short = "[{ by: ip, rate: 5/23h }, { by: global, concurrency: 5 }]";
+        assert_eq!(warned(short, ""), "");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_file() {
+        for start in ["", "---\n", "# a comment\n"] {
+            let rest = "listen: 127.0.0.1:0\nupstreams: {}\nroutes: []\n";
+            let loaded = parse_text(&format!("\u{feff}{start}{rest}"));
+            assert!(loaded.is_ok(), "{start:?}: {}", loaded.unwrap_err());
+        }
     }
 
     #[test]

@@ -1,30 +1,54 @@
 //! What is wrong in a file, and where: message, file, line, column, the line itself with a caret
 //! under the offending part, and a suggestion where one is near.
 
+use super::secrets::{Secrets, mask_line, mask_message};
+use crate::printable::escaped;
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A file as it was read.
-#[derive(Debug)]
 pub struct Source {
     /// How the user named it.
     pub name: String,
-    /// All of it.
+    /// All of it, without a byte order mark.
     pub text: String,
+    /// Its secrets, once it could be read as YAML.
+    pub(super) secrets: OnceLock<Secrets>,
 }
 
 impl Source {
-    /// A line by its number, as YAML counts them.
-    fn line(&self, number: usize) -> Option<&str> {
-        let ends = |c: char| matches!(c, '\n' | '\r');
-        let mut rest = self.text.as_str();
-        for _ in 1..number {
-            let end = rest.find(ends)?;
-            let length = if rest[end..].starts_with("\r\n") { 2 } else { 1 };
-            rest = &rest[end + length..];
+    /// A file and what it holds.
+    pub(super) fn new(name: String, mut text: String) -> Self {
+        // It says that the text is UTF-8, which it is anyway, and is no part of it.
+        if text.starts_with('\u{feff}') {
+            text.remove(0);
         }
-        Some(rest.split(ends).next().unwrap_or_default())
+        Self { name, text, secrets: OnceLock::new() }
+    }
+
+    /// A line by its number.
+    fn line(&self, number: usize) -> Option<&str> {
+        self.lines().nth(number.saturating_sub(1))
+    }
+
+    /// The lines, as YAML counts them.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
+        let mut rest = Some(self.text.as_str());
+        std::iter::from_fn(move || {
+            let text = rest.take()?;
+            let Some(end) = text.find(['\n', '\r']) else { return Some(text) };
+            let length = if text[end..].starts_with("\r\n") { 2 } else { 1 };
+            rest = Some(&text[end + length..]);
+            Some(&text[..end])
+        })
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the text, which holds secrets.
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -65,74 +89,92 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
+impl Diagnostic {
+    /// Takes secrets of the file out of what is said. Its lines are masked where they are shown.
+    fn mask(&mut self) {
+        let secrets = self.source.secrets.get();
+        let masked = |text: &str| mask_message(secrets, &self.path, text);
+        let (message, help) = (masked(&self.message), self.help.as_deref().map(masked));
+        (self.message, self.help, self.path) = (message, help, masked(&self.path));
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Span { line, column, width } = self.span;
+        let Span { line, column, .. } = self.span;
         let severity = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
         let number = line.to_string();
         let gutter = " ".repeat(number.len());
-        writeln!(f, "{severity}: {}", self.message)?;
-        writeln!(f, "{gutter}--> {}:{line}:{column}", self.source.name)?;
+        writeln!(f, "{severity}: {}", escaped(&self.message))?;
+        writeln!(f, "{gutter}--> {}:{line}:{column}", escaped(&self.source.name))?;
+        let help = self.help.as_deref().map(escaped);
         if let Some(text) = self.source.line(line) {
-            let (text, column) = window(text, column);
+            let (text, Span { column, width, .. }) =
+                mask_line(&self.source, text, self.span, &self.path);
+            let (text, column) = window(&text, column);
+            let (before, marked, after) = parts(&text, column, width);
             // Tabs stay tabs under themselves, so that the caret lands where the eye expects it.
-            let indent: String = text
-                .chars()
-                .take(column.saturating_sub(1))
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
-            let room = text.chars().count().saturating_sub(column.saturating_sub(1));
-            let carets = "^".repeat(width.clamp(1, room.max(1)));
+            let indent: String =
+                before.chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+            let carets = "^".repeat(marked.chars().count().max(1));
             writeln!(f, "{gutter} |")?;
-            writeln!(f, "{number} | {text}")?;
+            writeln!(f, "{number} | {before}{marked}{after}")?;
             write!(f, "{gutter} | {indent}{carets}")?;
-            match &self.help {
+            match help {
                 Some(help) => writeln!(f, " {help}")?,
                 None => writeln!(f)?,
             }
-        } else if let Some(help) = &self.help {
+        } else if let Some(help) = help {
             writeln!(f, "{gutter} = {help}")?;
         }
         if !self.path.is_empty() {
-            writeln!(f, "{gutter} = at {}", self.path)?;
+            writeln!(f, "{gutter} = at {}", escaped(&self.path))?;
         }
         Ok(())
     }
 }
 
-/// Everything that is wrong, in the order of the file.
+/// What is wrong, in the order of the file; of very much, the first.
 #[derive(Clone, Debug, Default)]
-pub struct Diagnostics(Vec<Diagnostic>);
+pub struct Diagnostics {
+    shown: Vec<Diagnostic>,
+    errors: usize,
+    more: usize,
+}
 
 impl Diagnostics {
     pub(super) fn new(mut items: Vec<Diagnostic>) -> Self {
         items.sort_by_key(|d| (d.severity == Severity::Warning, d.span.line, d.span.column));
-        Self(items)
+        let errors = items.iter().filter(|d| d.severity == Severity::Error).count();
+        let more = items.len().saturating_sub(MOST);
+        items.truncate(MOST);
+        items.iter_mut().for_each(Diagnostic::mask);
+        Self { shown: items, errors, more }
     }
 
     /// One by one.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
-        self.0.iter()
+        self.shown.iter()
     }
 
     /// How many make the file unusable.
     pub fn errors(&self) -> usize {
-        self.0.iter().filter(|d| d.severity == Severity::Error).count()
+        self.errors
     }
 }
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, diagnostic) in self.0.iter().take(MOST).enumerate() {
+        for (index, diagnostic) in self.shown.iter().enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
             write!(f, "{diagnostic}")?;
         }
-        match self.0.len().saturating_sub(MOST) {
+        match self.more {
             0 => Ok(()),
             more => writeln!(f, "\nand {more} more"),
         }
@@ -141,6 +183,13 @@ impl fmt::Display for Diagnostics {
 
 /// More than this nobody reads.
 const MOST: usize = 100;
+
+/// A line before, under and behind the caret, each as a terminal may show it.
+fn parts(text: &str, column: usize, width: usize) -> (Cow<'_, str>, Cow<'_, str>, Cow<'_, str>) {
+    let at = |n| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+    let (start, end) = (at(column.saturating_sub(1)), at(column.saturating_sub(1) + width.max(1)));
+    (escaped(&text[..start]), escaped(&text[start..end]), escaped(&text[end..]))
+}
 
 /// The part of a long line that is shown, and where in it a column is.
 fn window(text: &str, column: usize) -> (Cow<'_, str>, usize) {
@@ -192,6 +241,28 @@ fn edits(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let source = Source::new("a\u{1b}.yaml".into(), "\u{feff}x: \u{1b}[2J\u{202e}y".into());
+        let diagnostic = Diagnostic {
+            severity: Severity::Error,
+            source: Arc::new(source),
+            span: Span { line: 1, column: 5, width: 3 },
+            path: "x\u{9b}".into(),
+            message: "'\u{1b}[2J'".into(),
+            help: Some("\r".into()),
+        };
+        let expected = "\
+error: '\\u{1b}[2J'
+ --> a\\u{1b}.yaml:1:5
+  |
+1 | x: \\u{1b}[2J\\u{202e}y
+  |          ^^^ \\u{d}
+  = at x\\u{9b}
+";
+        assert_eq!(diagnostic.to_string(), expected);
+    }
 
     #[test]
     fn near_words_are_suggested_and_far_ones_are_not() {

@@ -5,6 +5,7 @@ pub(super) mod costs;
 pub(super) mod quotas;
 
 use super::callers::Callers;
+use super::diagnostics::Severity;
 use super::grammar;
 use super::model::{
     Attribute, Consistency, Limit, OnFailure, Penalty, Quotas, SharedStore, by_name,
@@ -14,7 +15,7 @@ use super::section::{Bare, Grammar};
 use super::sections::limits::{CANDIDATE, LIMIT, PENALTY};
 use super::store;
 use super::tree::{Kind, Node};
-use crate::clock::micros;
+use crate::clock::{Micros, SECOND, micros};
 use crate::limit::{Calendar, Period, Quota, Rate};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +29,13 @@ pub(super) struct Names {
     calendars: HashMap<(Period, String), Option<Arc<Calendar>>>,
     /// What limits do while the store is away that do not say so.
     on_failure: OnFailure,
+    /// Limits whose window is a day or more, and where the first of them stands.
+    long: Vec<String>,
+    first_long: Option<Node>,
 }
+
+/// A window of a day or more is a quota: to forget what was used of it is to give it anew.
+const QUOTA: Micros = 86_400 * SECOND;
 
 pub(super) fn read_all(
     node: Option<&Node>,
@@ -77,6 +84,7 @@ fn limit(
         return Vec::new();
     };
     quotas::affordable(&quotas, &cost.cost, &cost.node, callers, cx);
+    names.note_long(&name, &quotas, node);
     let limit = Limit {
         name,
         by,
@@ -206,6 +214,30 @@ impl Names {
     pub(super) fn of(store: Option<&SharedStore>) -> Self {
         let on_failure = store.map(|store| store.on_failure).unwrap_or_default();
         Self { on_failure, ..Self::default() }
+    }
+
+    fn note_long(&mut self, name: &str, quotas: &Quotas, node: &Node) {
+        let is_long = |quota: &Quota| !quota.is_concurrency() && quota.rate().window >= QUOTA;
+        if quotas.all().iter().any(is_long) {
+            self.long.push(name.to_owned());
+            self.first_long.get_or_insert_with(|| node.clone());
+        }
+    }
+
+    /// Says which limits a restart would give anew, where nothing keeps what was used of them.
+    pub(super) fn warn_of_forgotten_quotas(&self, cx: &mut Context<'_>) {
+        let (Some(node), [first, rest @ ..]) = (&self.first_long, &*self.long) else { return };
+        let others = match rest.len() {
+            0 => String::new(),
+            1 => format!(" ('{}' as well)", rest[0]),
+            more => format!(" ('{}' and {} others as well)", rest[0], more - 1),
+        };
+        let message = format!(
+            "the window of limit '{first}' is a day or more{others}, and its counters are in memory \
+             alone: a restart gives it anew"
+        );
+        let help = "store.memory.snapshot keeps them: store: { memory: { snapshot: FILE } }";
+        cx.report(Severity::Warning, node.span, &node.path, message, Some(help.to_owned()));
     }
 
     /// The limit's own name, or its default; no two limits share one.

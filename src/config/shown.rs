@@ -9,7 +9,7 @@ use super::tree::{Kind, Node, Scalar, Style};
 use serde_json::Value;
 
 /// What stands for a secret.
-const MASK: &str = "•••";
+pub(super) const MASK: &str = "•••";
 
 /// A name with one of these in it is that of a secret.
 const SECRET: [&str; 7] = ["auth", "cookie", "credential", "key", "pass", "secret", "token"];
@@ -29,27 +29,30 @@ fn value(node: &Node, shape: &Shape) -> Value {
         }
         Kind::Map(entries) => {
             let map = map(shape).unwrap_or(&Shape::Text);
-            let field = |name: &str, node| field(name, node, map);
+            let field = |name: &str, node| match field(name, map) {
+                (_, true) => hidden(node),
+                (shape, false) => value(node, &shape),
+            };
             let fields = entries.iter().map(|(key, node)| (&*key.name, node));
             Value::Object(fields.map(|(name, node)| (name.to_owned(), field(name, node))).collect())
         }
     }
 }
 
-fn field(name: &str, node: &Node, map: &Shape) -> Value {
-    let (shape, secret) = match map {
+/// What a field of a map is, and whether it is secret.
+pub(super) fn field(name: &str, map: &Shape) -> (Shape, bool) {
+    match map {
         Shape::Map(section) => {
             section.field(name).map_or((Shape::Text, false), |field| (field.shape, field.secret))
         }
         Shape::ByName(item) => (**item, false),
         Shape::Headers => (Shape::Text, is_secret(name)),
         _ => (Shape::Text, false),
-    };
-    if secret { hidden(node) } else { value(node, &shape) }
+    }
 }
 
 /// What a map is, where one may stand.
-fn map(shape: &Shape) -> Option<&Shape> {
+pub(super) fn map(shape: &Shape) -> Option<&Shape> {
     match shape {
         Shape::Map(_) | Shape::ByName(_) | Shape::Headers => Some(shape),
         Shape::OneOrList(item, _) => map(item),
@@ -59,7 +62,7 @@ fn map(shape: &Shape) -> Option<&Shape> {
 }
 
 /// What items of a list are, where one may stand.
-fn item(shape: &Shape) -> Option<&Shape> {
+pub(super) fn item(shape: &Shape) -> Option<&Shape> {
     match shape {
         Shape::List(item, _) | Shape::OneOrList(item, _) => Some(item),
         Shape::Either(shapes) => shapes.iter().find_map(item),
@@ -94,30 +97,7 @@ fn hidden(node: &Node) -> Value {
     }
 }
 
-/// Lines of a file that are shown for a mistake in them, without their secrets: whatever follows a name
-/// that is one's.
-pub(super) fn without_secrets(text: &str) -> String {
-    let line = |line: &str| {
-        let Some((before, value)) = line.split_once('|') else { return line.to_owned() };
-        let mut out = String::new();
-        let mut rest = value;
-        while let Some(colon) = rest.find(": ") {
-            let (name, after) = rest.split_at(colon + 2);
-            let word = name.trim_end_matches(": ").rsplit([' ', '{', ',']).next().unwrap_or("");
-            out.push_str(name);
-            rest = after;
-            if is_secret(word.trim_matches(['"', '\''])) {
-                let end = after.find([',', '}']).unwrap_or(after.len());
-                out.push_str(MASK);
-                rest = &after[end..];
-            }
-        }
-        format!("{before}|{out}{rest}")
-    };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
-}
-
-fn is_secret(name: &str) -> bool {
+pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET.iter().any(|word| name.contains(word))
 }

@@ -75,6 +75,7 @@ pub(super) struct Fault {
 /// Aliases can make a small file stand for a huge one; this many nodes are enough for anybody.
 const MAX_NODES: usize = 1_000_000;
 const MAX_DEPTH: usize = 64;
+const TOO_DEEP: &str = "the file is nested too deeply, or aliases make it too large";
 
 impl Node {
     pub(super) fn is_null(&self) -> bool {
@@ -135,8 +136,12 @@ pub(super) fn parse(
             Err(error) => {
                 let mark = error.marker();
                 let span = Span { line: mark.line(), column: mark.col() + 1, width: 1 };
+                if error.info().contains("recursion limit") {
+                    return Err(Fault::at(span, TOO_DEEP));
+                }
                 // The authority may have found it earlier, and says it in more familiar words.
-                return Err(authority(text).err().unwrap_or_else(|| Fault::at(span, error.info())));
+                let earlier = if opens_too_much(text) { None } else { authority(text).err() };
+                return Err(earlier.unwrap_or_else(|| Fault::at(span, error.info())));
             }
         }
     }
@@ -147,6 +152,12 @@ pub(super) fn parse(
         authority(text)?;
     }
     Ok((root, faults))
+}
+
+/// Whether `serde_yaml`, whose time grows with the square of what is open at once, should not be asked
+/// about a file that is refused anyway.
+fn opens_too_much(text: &str) -> bool {
+    text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).nth(10_000).is_some()
 }
 
 /// What `serde_yaml` says to the file.
@@ -216,10 +227,7 @@ impl<'a> Builder<'a> {
     ) -> Result<Node, Fault> {
         self.nodes += 1;
         if self.nodes > MAX_NODES || depth > MAX_DEPTH {
-            return Err(Fault::at(
-                span,
-                "the file is nested too deeply, or aliases make it too large",
-            ));
+            return Err(Fault::at(span, TOO_DEEP));
         }
         let (kind, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -432,6 +440,18 @@ mod tests {
         let first = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         let text: String = std::iter::once(first).chain((1..9).map(level)).collect();
         assert!(parse(&text, &env).unwrap_err().message.contains("too large"));
+    }
+
+    /// A parser whose time grows with the square of the depth would need minutes.
+    #[test]
+    fn a_file_of_brackets_is_refused_at_once_and_at_its_place() {
+        for open in ["[", "{a: ", "[a, ", "- ", "a: [", "&a [", "? "] {
+            let fault = parse(&open.repeat(200_000), &env).unwrap_err();
+            assert!(fault.span.line == 1 && fault.span.column < 2000, "{open}: {fault:?}");
+        }
+        let fault = parse(&"[".repeat(200_000), &env).unwrap_err();
+        assert_eq!((&*fault.message, fault.span.column), (TOO_DEEP, 256));
+        parse(&format!("@\n{}", "{a: ".repeat(200_000)), &env).unwrap_err();
     }
 
     #[test]

@@ -362,10 +362,11 @@ impl Judgement {
 }
 
 /// `Retry-After`: whole seconds, rounded up, at least one. Jitter spreads callers who would all
-/// come back in the same second: up to that share of the seconds is added, nothing taken away.
+/// come back in the same second: up to that share of the seconds is added, a minute at most, and
+/// nothing taken away.
 pub fn retry_after_seconds(retry_after: Micros, jitter: f64) -> u64 {
     let seconds = retry_after.div_ceil(SECOND).max(1);
-    let most = Duration::from_secs(seconds).mul_f64(jitter).as_secs();
+    let most = Duration::from_secs(seconds).mul_f64(jitter).as_secs().min(60);
     seconds + fastrand::u64(..=most)
 }
 
@@ -383,5 +384,14 @@ mod tests {
         let seen: Vec<_> = (0..1000).map(|_| retry_after_seconds(100 * SECOND, 0.1)).collect();
         assert!(seen.iter().all(|s| (100..=110).contains(s)));
         assert!(seen.iter().any(|s| *s > 105), "spread");
+    }
+
+    #[test]
+    fn jitter_is_a_minute_at_most_whatever_the_wait() {
+        let month = 30 * 86_400;
+        let seen: Vec<_> =
+            (0..1000).map(|_| retry_after_seconds(month * SECOND, 1.0) - month).collect();
+        assert!(seen.iter().all(|extra| *extra <= 60), "{seen:?}");
+        assert!(seen.iter().any(|extra| *extra > 30), "spread");
     }
 }

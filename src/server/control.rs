@@ -187,7 +187,7 @@ impl Control {
                     Some(Command::Reload(reply)) => drop(reply.send(self.reload())),
                     Some(Command::ReloadFor(reply)) => {
                         let outcome = self.reload();
-                        let outcome = outcome.map_err(|error| config::without_secrets(&error.to_string()));
+                        let outcome = outcome.map_err(|error| error.to_string());
                         let _ = reply.send(outcome.map(|()| self.gateway.generation()));
                     }
                     Some(Command::Stop) | None => return Ok(()),
@@ -255,7 +255,7 @@ impl Control {
             }
             Err(error) => {
                 let text = error.to_string();
-                self.gateway.note_reload(Some(config::without_secrets(&text)));
+                self.gateway.note_reload(Some(text.clone()));
                 if self.failure.as_ref() != Some(&text) {
                     tracing::error!(
                         "{} is not in force, the configuration before it stays:\n{text}",

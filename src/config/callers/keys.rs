@@ -5,7 +5,7 @@ use crate::config::diagnostics::Source;
 use crate::config::model::{ApiKey, ApiKeys, KeyPlace, Plan};
 use crate::config::read::{Context, Fields, Located, Read, parsed};
 use crate::config::root;
-use crate::config::section::Grammar;
+use crate::config::section::{Grammar, Shape};
 use crate::config::sections::callers::{API_KEY, API_KEYS};
 use crate::config::tree::{Kind, Node};
 use http::HeaderName;
@@ -50,13 +50,17 @@ fn in_file(
     cx: &mut Context<'_>,
     read: impl FnOnce(&Node, &mut Context<'_>),
 ) {
-    let source = Arc::new(Source { name: path.display().to_string(), text });
+    let source = Arc::new(Source::new(path.display().to_string(), text));
     let outer = std::mem::replace(&mut cx.source, Arc::clone(&source));
-    if let Some(node) = root(&source.text, cx) {
+    if let Some(node) = root(&source, &KEYS_FILE, cx) {
         read(&node, cx);
     }
     cx.source = outer;
 }
+
+/// What a file of keys holds.
+static KEYS_FILE: Shape = Shape::Either(&[LIST, Shape::ByName(&LIST)]);
+const LIST: Shape = Shape::List(&Shape::Map(&API_KEY), 0);
 
 /// A file of keys may say `keys:` above its list, as the main file does.
 fn list_of_keys(root: &Node) -> &Node {
