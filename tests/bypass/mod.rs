@@ -2,9 +2,7 @@
 //! costs the client that makes it. docs/hostile-clients.md lists them.
 
 mod addresses;
-mod admin_connections_held_open;
-mod admin_fields_given_twice;
-mod admin_through_a_gateway;
+mod admin;
 mod bans;
 mod bytes;
 mod endpoints;
@@ -20,5 +18,6 @@ mod refusals;
 mod reloads;
 mod schedules;
 mod stalling;
-mod token_with_an_unknown_crit;
+mod table;
+mod tokens;
 mod websockets;

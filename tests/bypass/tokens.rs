@@ -16,7 +16,7 @@ fn token(crit: &str) -> String {
 }
 
 #[test]
-fn it_is_refused() {
+fn a_token_with_an_unknown_crit_is_refused() {
     let backend = Backend::start();
     let gateway = Gateway::start(&format!(
         "identity: {{ user: {{ jwt: {{ secret: {SECRET} }} }} }}\n{}",
