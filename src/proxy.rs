@@ -55,7 +55,7 @@ pub fn handle(
     let mut exchange = Exchange::begin(worker, peer, &request, upgrade);
     let mut request = Some(request);
     async move {
-        let outcome = match admit(&mut exchange, &request).await {
+        let outcome = match admit(&mut exchange, request.as_ref()).await {
             Err(refusal) => Err(refusal),
             // A store's decision, and an answer that a cost or a permit depends on, are waited for even if
             // the client leaves.
@@ -99,7 +99,7 @@ pub fn handle(
 /// turned away for that. A bad request or a bad credential is no reason yet: its limits come first.
 async fn screen(
     exchange: &mut Exchange,
-    request: &Option<Request<Incoming>>,
+    request: Option<&Request<Incoming>>,
 ) -> Result<Result<(), Refusal>, Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };
     exchange.origin = address::origin(exchange, head.headers());
@@ -123,7 +123,7 @@ async fn screen(
 /// [`leaving::own`], together with what was wrong with the request.
 async fn admit(
     exchange: &mut Exchange,
-    request: &Option<Request<Incoming>>,
+    request: Option<&Request<Incoming>>,
 ) -> Result<Option<Result<(), Refusal>>, Refusal> {
     let arrived = screen(exchange, request).await?;
     if exchange.worker.gateway.store.is_shared() {
@@ -136,7 +136,7 @@ async fn admit(
 /// The limits, and then what was wrong with the request all the same.
 async fn decide(
     exchange: &mut Exchange,
-    request: &Option<Request<Incoming>>,
+    request: Option<&Request<Incoming>>,
     arrived: Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let Some(head) = request else { return Err(Refusal::Malformed("no request")) };

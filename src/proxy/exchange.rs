@@ -174,11 +174,11 @@ impl Exchange {
     /// Tells the caller what the backend says before its answer. Nobody asked it to say 100, since
     /// `Expect` is not passed on.
     pub(super) fn interim(&self, head: Head) {
+        /// More of them is a backend that has gone wild.
+        const MOST: u8 = 32;
         if self.client_has_left() {
             return;
         }
-        /// More of them is a backend that has gone wild.
-        const MOST: u8 = 32;
         let mut waiting = self.peer.interim.borrow_mut();
         let understood = self.version > Version::HTTP_10 && head.status != StatusCode::CONTINUE;
         if understood && self.interims.get() < MOST {

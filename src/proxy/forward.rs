@@ -297,9 +297,9 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
             "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => trusted,
             // It belongs to a parent, and there is none but the one that was passed on.
             "tracestate" => exchange.trace.has_parent(),
-            "accept-encoding" => !writer.identity,
-            // A part of an answer, or none, does not tell what the whole one costs.
-            "range"
+            // A compressed answer, a part of one, or none does not tell what it costs.
+            "accept-encoding"
+            | "range"
             | "if-range"
             | "if-match"
             | "if-none-match"

@@ -169,7 +169,7 @@ pub(super) async fn own(
     let known = Rc::clone(&custody);
     let work = Box::pin(async move {
         let decided = match arrived {
-            Some(arrived) => super::decide(&mut exchange, &request, arrived).await,
+            Some(arrived) => super::decide(&mut exchange, request.as_ref(), arrived).await,
             None => Ok(()),
         };
         known.outlives(exchange.owes_its_answer());
@@ -299,9 +299,9 @@ impl Slot {
         let taken = custody.on_leave == OnLeave::Finish && all.enter(address);
         let counter = &gateway.metrics.clients_left;
         if taken {
-            counter.finished.increment()
+            counter.finished.increment();
         } else {
-            counter.cancelled.increment()
+            counter.cancelled.increment();
         }
         // Lazily: a place that was not taken must not be given back.
         taken.then(|| Self { all, address })

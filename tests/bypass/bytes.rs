@@ -92,7 +92,8 @@ fn counting() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
             std::thread::spawn(move || {
                 let mut buffer = vec![0; 65536];
                 while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                    let data = buffer[..count].iter().filter(|byte| **byte == b'~').count();
+                    let text = String::from_utf8_lossy(&buffer[..count]);
+                    let data = text.matches('~').count();
                     counter.fetch_add(data, Ordering::SeqCst);
                 }
                 let _ = stream.write_all(b"");

@@ -57,7 +57,8 @@ impl Shared {
     ) -> Result<(), NoMore> {
         let Some(InStore { key, .. }) = &hold.shared else { return Ok(()) };
         if !self.is_in_force(hold, now) {
-            return Ok(self.extend_unasked(hold, more, now));
+            self.extend_unasked(hold, more, now);
+            return Ok(());
         }
         let mut command = Decide::new(1, "", self.own_time.then_some(now));
         command.key().extend_from_slice(key);
@@ -69,7 +70,10 @@ impl Shared {
         let Ok(Answer { now: at, admitted, before }) = answer else {
             return match hold.on_failure {
                 OnFailure::Reject => Err(NoMore::Away),
-                OnFailure::Local | OnFailure::Allow => Ok(self.extend_unasked(hold, more, now)),
+                OnFailure::Local | OnFailure::Allow => {
+                    self.extend_unasked(hold, more, now);
+                    Ok(())
+                }
             };
         };
         let Some(before) = before.first() else { return Err(NoMore::Away) };
