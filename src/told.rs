@@ -3,6 +3,7 @@
 
 use crate::clock::{Clock, SECOND};
 use crate::limit::{Quota, Rate, Verdict};
+use bytes::BytesMut;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -17,8 +18,8 @@ static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 #[derive(Debug)]
 pub struct Told<'h> {
     headers: &'h mut HeaderMap,
-    /// The value under way.
-    text: Vec<u8>,
+    /// The value under way. All values share its memory: one allocation serves them all.
+    text: BytesMut,
 }
 
 /// A limit's item of `RateLimit-Policy`: `"name";q=N;w=seconds`.
@@ -39,7 +40,7 @@ pub fn policies<'a>(items: impl Iterator<Item = &'a str>) -> Option<HeaderValue>
 impl<'h> Told<'h> {
     /// Headers go in here.
     pub fn new(headers: &'h mut HeaderMap) -> Self {
-        Self { headers, text: Vec::with_capacity(256) }
+        Self { headers, text: BytesMut::with_capacity(256) }
     }
 
     /// `Retry-After`.
@@ -94,9 +95,8 @@ impl<'h> Told<'h> {
 
     fn end(&mut self, name: &'static HeaderName) {
         // Names of limits are checked when they are read: nothing else could be refused here.
-        if let Ok(value) = HeaderValue::from_bytes(&self.text) {
+        if let Ok(value) = HeaderValue::from_maybe_shared(self.text.split().freeze()) {
             self.headers.insert(name, value);
         }
-        self.text.clear();
     }
 }

@@ -303,7 +303,7 @@ fn pass_on<S: Sink>(writer: &mut Writer<'_, S>, exchange: &Exchange, headers: &H
             "x-forwarded-proto" | "x-forwarded-host" => trusted,
             // It belongs to a parent, and there is none but the one that was passed on.
             "tracestate" => exchange.trace.has_parent(),
-            // A part of an answer, or none, does not tell what the whole one costs.
+            // A compressed answer, a part of one, or none does not tell what it costs.
             "accept-encoding"
             | "range"
             | "if-range"

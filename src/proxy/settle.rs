@@ -106,7 +106,7 @@ impl Reserve {
 
 /// What is reserved for a request: its cost, unless that is known only later. Of a body whose length is
 /// announced all must fit now, and the first piece is charged.
-#[inline]
+#[inline(always)]
 pub(crate) fn reserve(cost: &Cost, quota: &Quota, announced: Option<u64>) -> Reserve {
     match cost {
         Cost::Fixed(cost) => Reserve { cost: *cost, up_front: None, settles: false },
@@ -194,6 +194,7 @@ impl Settlement {
     }
 
     /// The same for what a tunnel carries to the client.
+    #[allow(dead_code, reason = "for tunnels")]
     pub(super) fn downloaded(&self) -> Option<Rc<ByteMeter>> {
         self.downloaded.clone()
     }

@@ -219,6 +219,8 @@ fn run(store: &str, seed: u64) {
                 for _ in 0..8 {
                     let over = if client < 3 { over_http1 } else { over_http2 };
                     over(gateway, &mut rng, outcome);
+                    // Places of requests that were broken off are taken for a second more.
+                    std::thread::sleep(Duration::from_millis(rng.u64(..300)));
                 }
             });
         }
@@ -244,7 +246,7 @@ fn run(store: &str, seed: u64) {
     }
     let at_once = outcome.most.load(Ordering::SeqCst);
     assert!(at_once <= PLACES, "seed {seed}, {on_leave}: {at_once} at once");
-    assert!(outcome.jobs.lock().len() > 5, "seed {seed}: something was done");
+    assert!(outcome.jobs.lock().len() >= PLACES, "seed {seed}: something was done");
 }
 
 /// Nothing is taken any more: no place, no permit, no request under way, with or without its client.

@@ -117,7 +117,9 @@ impl Denials {
         }
         // It may be older than what was given back meanwhile.
         if self.returns() != returns {
-            keys.iter().for_each(|key| self.forget(*key));
+            for key in keys {
+                self.forget(*key);
+            }
         }
     }
 
