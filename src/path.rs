@@ -127,8 +127,9 @@ fn cut_parameters(path: &str) -> String {
     out
 }
 
+/// Whether a segment has parameters.
 #[inline]
-fn has_parameters(path: &str) -> bool {
+pub fn has_parameters(path: &str) -> bool {
     path.as_bytes().contains(&b';')
 }
 

@@ -169,12 +169,12 @@ pub(super) async fn own(
     let known = Rc::clone(&custody);
     let work = Box::pin(async move {
         let decided = match arrived {
-            Some(arrived) => super::decide(&mut exchange, request.as_ref(), arrived).await,
+            Some(arrived) => super::decide::<true>(&mut exchange, request.as_ref(), arrived).await,
             None => Ok(()),
         };
         known.outlives(exchange.owes_its_answer());
         let outcome = match decided {
-            Ok(()) => super::forward(&mut exchange, &mut request).await,
+            Ok(()) => super::forward::<true>(&mut exchange, &mut request).await,
             Err(refusal) => Err(refusal),
         };
         Finished { exchange, request, outcome }

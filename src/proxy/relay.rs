@@ -29,8 +29,8 @@ pub(super) struct Answer {
     pub(super) switched: bool,
 }
 
-/// Gets an answer from the route's upstream.
-pub(super) async fn relay(
+/// Gets an answer from the route's upstream. (Two instances, as of [`super::forward`].)
+pub(super) async fn relay<const OUTLIVES: bool>(
     exchange: &mut Exchange,
     route: usize,
     request: &mut Prepared,
@@ -58,7 +58,7 @@ pub(super) async fn relay(
         let asked = match request {
             // Most of them are answered, and the answer is handed on as it is.
             Prepared::Http1(request) => {
-                let asked = way.send(exchange, request, &mut guard).await;
+                let asked = way.send::<OUTLIVES>(exchange, request, &mut guard).await;
                 exchange.note_asked(upstream, began);
                 match asked {
                     Ok(answer) if !answer.head.status.is_server_error() => return Ok(answer),

@@ -9,7 +9,7 @@
 //! route. The first combination that answers to the method wins.
 
 use crate::config::model::{Host, PathPattern, Route};
-use crate::path::without_parameters;
+use crate::path::{has_parameters, without_parameters};
 use http::{HeaderValue, Method};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -114,7 +114,9 @@ impl Router {
 
     /// `host` in lower case without its port, `path` normalised. Parameters of its segments are left out.
     pub fn find(&self, host: &str, path: &str, method: &Method) -> Found {
-        let path = &*without_parameters(path);
+        if has_parameters(path) {
+            return self.find(host, &without_parameters(path), method);
+        }
         let candidates = self.hosts(host).flat_map(|paths| paths.candidates(path));
         let mut allowed: Vec<&Method> = Vec::new();
         for methods in candidates {

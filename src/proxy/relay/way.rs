@@ -73,7 +73,7 @@ pub(super) struct Way<'a> {
 impl Way<'_> {
     /// Sends over an idle connection, or a new one. An idle connection that turns out to be closed
     /// costs nothing but the attempt, as long as the request can be sent again.
-    pub(super) async fn send(
+    pub(super) async fn send<const OUTLIVES: bool>(
         &self,
         exchange: &Exchange,
         request: &mut Outgoing,
