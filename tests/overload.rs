@@ -363,7 +363,9 @@ fn an_answer_has_its_place_to_its_end_unless_places_are_found_out() {
     let statuses = |concurrency: &str| {
         let backend = dripping();
         let address = backend.address();
-        let upstream = format!("endpoints: ['http://{address}'], concurrency: {concurrency}");
+        let upstream = format!(
+            "endpoints: ['http://{address}'], on_leave: cancel, concurrency: {concurrency}"
+        );
         let gateway = Gateway::start(&format!(
             "upstreams: {{ app: {{ {upstream} }} }}\nroutes: [{{ path: /, upstream: app }}]"
         ));

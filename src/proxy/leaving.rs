@@ -13,6 +13,12 @@
 //!
 //! A request that owes nothing is dropped where it stands, which breaks off its backend's work at once.
 
+mod places;
+mod tasks;
+
+pub(crate) use places::Leaving;
+pub(crate) use tasks::Leavers;
+
 use super::accept::Peer;
 use super::body::Relayed;
 use super::exchange::Exchange;
@@ -24,26 +30,18 @@ use crate::config::model::OnLeave;
 use crate::incoming::Incoming;
 use crate::worker::Worker;
 use http::Request;
-use parking_lot::Mutex;
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use places::Slot;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::task::spawn_local;
 
 /// How long an answer is read on for a client that left, and how much of it.
 const LONGEST: Duration = Duration::from_secs(30);
 const MOST_BYTES: u64 = 1 << 20;
-
-/// How many such requests there may be at a time in this process, and for one address.
-const MOST: usize = 1000;
-const MOST_PER_ADDRESS: usize = MOST / 10;
 
 /// How long permits stay taken after a request was broken off: the backend has to notice.
 const AFTERWARDS: Duration = Duration::from_secs(1);
@@ -283,146 +281,4 @@ async fn drain(rest: &mut Relayed) {
         }
     })
     .await;
-}
-
-/// A place among the requests that are finished without their clients.
-struct Slot {
-    all: Arc<Leaving>,
-    address: IpAddr,
-}
-
-impl Slot {
-    /// `None` if such requests are broken off, or if there are too many of them.
-    fn take(custody: &Custody) -> Option<Self> {
-        let gateway = &custody.worker.gateway;
-        let (all, address) = (Arc::clone(&gateway.leaving), custody.address);
-        let taken = custody.on_leave == OnLeave::Finish && all.enter(address);
-        let counter = &gateway.metrics.clients_left;
-        if taken {
-            counter.finished.increment();
-        } else {
-            counter.cancelled.increment();
-        }
-        // Lazily: a place that was not taken must not be given back.
-        taken.then(|| Self { all, address })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.all.leave(self.address);
-    }
-}
-
-/// The requests of this process that are finished without their clients, by address.
-#[derive(Debug, Default)]
-pub struct Leaving(Mutex<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    all: usize,
-    by_address: HashMap<IpAddr, usize>,
-}
-
-impl Leaving {
-    fn enter(&self, address: IpAddr) -> bool {
-        let counts = &mut *self.0.lock();
-        let here = counts.by_address.entry(address).or_default();
-        if counts.all >= MOST || *here >= MOST_PER_ADDRESS {
-            if *here == 0 {
-                counts.by_address.remove(&address);
-            }
-            return false;
-        }
-        *here += 1;
-        counts.all += 1;
-        true
-    }
-
-    fn leave(&self, address: IpAddr) {
-        let counts = &mut *self.0.lock();
-        counts.all -= 1;
-        if let Some(here) = counts.by_address.get_mut(&address) {
-            *here -= 1;
-            if *here == 0 {
-                counts.by_address.remove(&address);
-            }
-        }
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.0.lock().all
-    }
-}
-
-/// What a worker still has to do for clients that left.
-#[derive(Debug, Default)]
-pub struct Leavers {
-    /// The worker has ended: nothing runs any more.
-    closed: Cell<bool>,
-    waiting: RefCell<Vec<Task>>,
-    running: Rc<Cell<usize>>,
-    notify: Notify,
-}
-
-struct Task(Pin<Box<dyn Future<Output = ()>>>);
-
-impl std::fmt::Debug for Task {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Task")
-    }
-}
-
-impl Leavers {
-    /// May be called where no task can be spawned: in a `Drop`.
-    fn push(&self, work: Pin<Box<dyn Future<Output = ()>>>) {
-        if self.closed.get() {
-            return;
-        }
-        self.waiting.borrow_mut().push(Task(work));
-        self.notify.notify_one();
-    }
-
-    /// Whether nothing is left to do.
-    pub fn is_empty(&self) -> bool {
-        self.running.get() == 0 && self.waiting.borrow().is_empty()
-    }
-
-    /// Drops what is waiting, and all that would still come.
-    pub fn close(&self) {
-        self.closed.set(true);
-        while !self.waiting.borrow().is_empty() {
-            drop(self.waiting.take());
-        }
-    }
-
-    /// Gives each of them a task, for as long as the worker runs.
-    pub async fn run(&self) {
-        loop {
-            self.notify.notified().await;
-            for Task(work) in self.waiting.take() {
-                let running = Running::new(&self.running);
-                spawn_local(async move {
-                    work.await;
-                    drop(running);
-                });
-            }
-        }
-    }
-}
-
-struct Running(Rc<Cell<usize>>);
-
-impl Running {
-    fn new(count: &Rc<Cell<usize>>) -> Self {
-        count.set(count.get() + 1);
-        Self(Rc::clone(count))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
 }
