@@ -10,7 +10,7 @@ use crate::metrics::{EndpointReading, Metrics, Process, Readings, StoreMetrics};
 use crate::overload::gate::Reading;
 use crate::overload::memory::Memory as MemoryUse;
 use crate::overrides::{Ban, Bans, Keeper, Overrides};
-use crate::proxy::leaving::Leaving;
+use crate::proxy::leaving;
 use crate::proxy::via::Via;
 use crate::saved::{self, Moment};
 use crate::shares::Shares;
@@ -72,7 +72,7 @@ pub struct Gateway {
     /// What this process is called in `Via`.
     pub via: Via,
     /// Requests that are finished without their clients.
-    pub leaving: Arc<Leaving>,
+    pub leaving: Arc<Shares>,
     /// Where endpoints are that have names.
     pub names: Arc<Names>,
     /// Told when endpoints have come or gone.
@@ -186,7 +186,7 @@ impl Gateway {
             connections: Connections::default(),
             unfinished_heads: Shares::new(HEADS, HEADS_PER_ADDRESS),
             via: Via::new(),
-            leaving: Arc::default(),
+            leaving: leaving::places(),
             names,
             changed: Notify::new(),
             stopping: AtomicBool::new(false),

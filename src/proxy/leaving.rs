@@ -16,7 +16,7 @@
 mod places;
 mod tasks;
 
-pub(crate) use places::Leaving;
+pub(crate) use places::places;
 pub(crate) use tasks::Leavers;
 
 use super::accept::Peer;
@@ -30,7 +30,6 @@ use crate::config::model::OnLeave;
 use crate::incoming::Incoming;
 use crate::worker::Worker;
 use http::Request;
-use places::Slot;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -212,7 +211,7 @@ pub(super) fn read_on(mut rest: Box<Relayed>, custody: Rc<Custody>) {
     custody.leave();
     let worker = Rc::clone(&custody.worker);
     worker.leavers.push(Box::pin(async move {
-        if let Some(_slot) = Slot::take(&custody) {
+        if let Some(_place) = places::take(&custody) {
             let _ = custody.worker.deadlines.within(LONGEST, drain(&mut rest)).await;
         }
         if !rest.is_over() {
@@ -237,12 +236,12 @@ async fn complete(custody: Rc<Custody>, mut work: Work) {
     if !owes_an_answer.await {
         return;
     }
-    let slot = Slot::take(&custody);
+    let place = places::take(&custody);
     let mut reading = Box::pin(async { finish(work.as_mut().await, &custody).await });
-    let limit = if slot.is_some() { LONGEST } else { Duration::ZERO };
+    let limit = if place.is_some() { LONGEST } else { Duration::ZERO };
     let deadline = custody.worker.deadlines.register();
     deadline.set(limit);
-    let read = slot.is_some() && deadline.guard(&mut reading).await.is_ok();
+    let read = place.is_some() && deadline.guard(&mut reading).await.is_ok();
     if !read {
         custody.break_off();
     }

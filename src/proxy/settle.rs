@@ -194,7 +194,6 @@ impl Settlement {
     }
 
     /// The same for what a tunnel carries to the client.
-    #[allow(dead_code, reason = "for tunnels")]
     pub(super) fn downloaded(&self) -> Option<Rc<ByteMeter>> {
         self.downloaded.clone()
     }

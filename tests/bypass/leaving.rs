@@ -350,7 +350,7 @@ fn at_most_a_hundred_requests_are_finished_for_the_clients_of_one_address() {
     word.happen();
     // 100 pay what they cost, 20 what a number costs that never came.
     settles_at(&gateway, "tokens", 100 * 1000 + 20 * 3000);
-    assert_eq!(gateway.server().gateway().leaving.count(), 0);
+    assert_eq!(gateway.server().gateway().leaving.held(), 0);
 }
 
 #[test]

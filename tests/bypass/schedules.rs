@@ -254,7 +254,7 @@ fn is_quiet(gateway: &Gateway, places: &str, seed: u64) {
     let inner = gateway.server().gateway();
     let told = |what: &str| format!("seed {seed}: {what}");
     eventually(&told("no place is taken"), || (used(gateway, places) == 0).then_some(()));
-    eventually(&told("nothing is finished"), || (inner.leaving.count() == 0).then_some(()));
+    eventually(&told("nothing is finished"), || (inner.leaving.held() == 0).then_some(()));
     let snapshot = inner.snapshot.load();
     let upstream = &snapshot.upstreams[0];
     eventually(&told("no permit is taken"), || {
