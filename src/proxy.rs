@@ -137,8 +137,7 @@ async fn admit(
 }
 
 /// The limits, and then what was wrong with the request all the same. (A request that outlives its client
-/// has an instance of this and of [`forward`] of its own, so that the compiler inlines the usual one: 3% of
-/// a rejected request's instructions.)
+/// has an instance of this and of [`forward()`] of its own, so that the compiler inlines the usual one.)
 async fn decide<const OUTLIVES: bool>(
     exchange: &mut Exchange,
     request: Option<&Request<Incoming>>,

@@ -29,7 +29,7 @@ pub(super) struct Answer {
     pub(super) switched: bool,
 }
 
-/// Gets an answer from the route's upstream. (Two instances, as of [`super::forward`].)
+/// Gets an answer from the route's upstream. (Two instances, as of [`super::forward()`].)
 pub(super) async fn relay<const OUTLIVES: bool>(
     exchange: &mut Exchange,
     route: usize,
