@@ -36,8 +36,9 @@ pub struct Bans {
 #[derive(Debug, Default)]
 struct Table {
     by_caller: ByCaller<Arc<Ban>>,
-    /// Bans for ignored rejects, the first to end first.
-    by_end: BTreeSet<(Micros, Who)>,
+    /// The same, the first to end first: those for ignored rejects, and the operator's.
+    penalties: BTreeSet<(Micros, Who)>,
+    operators: BTreeSet<(Micros, Who)>,
 }
 
 /// One ban.
@@ -112,8 +113,8 @@ impl Bans {
         let stays = before.is_some_and(|before| !before.why.is_penalty()) && ban.why.is_penalty();
         if !stays {
             table.insert(ban);
-            while table.by_end.len() > MOST {
-                table.drop_first();
+            if table.penalties.len() > MOST {
+                table.drop_first_penalty();
             }
         }
         self.count.store(table.by_caller.len(), Ordering::Relaxed);
@@ -201,10 +202,7 @@ impl Bans {
         self.rejects.sweep(SWEPT, now);
         if !self.is_empty() {
             let mut table = self.table.write();
-            while table.by_end.first().is_some_and(|(until, _)| *until <= now) {
-                table.drop_first();
-            }
-            table.by_caller.retain(|ban| ban.until > now);
+            table.drop_ended(now);
             self.count.store(table.by_caller.len(), Ordering::Relaxed);
         }
     }
@@ -213,24 +211,35 @@ impl Bans {
 impl Table {
     fn insert(&mut self, ban: Ban) {
         self.remove(&ban.who);
-        if ban.why.is_penalty() {
-            self.by_end.insert((ban.until, ban.who.clone()));
-        }
+        self.by_end(&ban.why).insert((ban.until, ban.who.clone()));
         self.by_caller.insert(ban.who.clone(), Arc::new(ban));
     }
 
     fn remove(&mut self, who: &Who) -> bool {
         let Some(ban) = self.by_caller.remove(who) else { return false };
-        if ban.why.is_penalty() {
-            self.by_end.remove(&(ban.until, who.clone()));
-        }
+        self.by_end(&ban.why).remove(&(ban.until, who.clone()));
         true
     }
 
+    fn by_end(&mut self, why: &Why) -> &mut BTreeSet<(Micros, Who)> {
+        if why.is_penalty() { &mut self.penalties } else { &mut self.operators }
+    }
+
     /// Lifts the penalty that ends first.
-    fn drop_first(&mut self) {
-        if let Some((_, who)) = self.by_end.pop_first() {
+    fn drop_first_penalty(&mut self) {
+        if let Some((_, who)) = self.penalties.pop_first() {
             self.by_caller.remove(&who);
+        }
+    }
+
+    /// Forgets the bans that are over.
+    fn drop_ended(&mut self, now: Micros) {
+        for by_end in [&mut self.penalties, &mut self.operators] {
+            while by_end.first().is_some_and(|(until, _)| *until <= now)
+                && let Some((_, who)) = by_end.pop_first()
+            {
+                self.by_caller.remove(&who);
+            }
         }
     }
 }
