@@ -258,6 +258,8 @@ impl Limit {
 #[derive(Debug)]
 pub struct Limits {
     all: Box<[Arc<Limit>]>,
+    /// One of them has a penalty.
+    pub penal: bool,
     /// `RateLimit-Policy` by which of them speak, one bit each, made when first asked for. None
     /// where there are too many, or where plans decide.
     policies: Box<[OnceLock<Option<HeaderValue>>]>,
@@ -272,7 +274,8 @@ impl Limits {
         all.sort_by_key(|limit| limit.layer);
         let few = all.len() <= Self::FEW && !all.iter().any(|limit| limit.by_plan);
         let policies = if few { 1 << all.len() } else { 0 };
-        Self { all: all.into(), policies: (0..policies).map(|_| OnceLock::new()).collect() }
+        let penal = all.iter().any(|limit| limit.penalty.is_some());
+        Self { all: all.into(), penal, policies: (0..policies).map(|_| OnceLock::new()).collect() }
     }
 
     /// `RateLimit-Policy` of those limits, by index and quota, that speak.

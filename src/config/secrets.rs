@@ -59,6 +59,7 @@ impl Secrets {
             }
             Kind::Map(entries) => {
                 let map = shown::map(shape).unwrap_or(&Shape::Text);
+                self.look_at_names(entries, map);
                 for (key, node) in entries {
                     self.look_at_text(&key.name);
                     match shown::field(&key.name, map) {
@@ -67,6 +68,18 @@ impl Secrets {
                     }
                 }
             }
+        }
+    }
+
+    /// `token: ,s3cr3t` is an empty field, and another one that is called like the secret. Where a secret
+    /// is missing, an unknown field without a value may be it.
+    fn look_at_names(&mut self, entries: &[(Key, Node)], map: &Shape) {
+        let Shape::Map(section) = map else { return };
+        let is_given =
+            |name: &str| entries.iter().any(|(key, node)| key.name == name && !node.is_null());
+        if section.fields.iter().any(|field| field.secret && !is_given(field.name)) {
+            let empty = entries.iter().filter(|(_, node)| node.is_null()).map(|(key, _)| &key.name);
+            self.texts.extend(empty.filter(|name| section.field(name).is_none()).cloned());
         }
     }
 

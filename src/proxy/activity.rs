@@ -267,7 +267,7 @@ impl Activity {
 
     /// Sets the deadline to when the connection has been at it for too long.
     pub(super) fn arm(&self, deadline: &Deadline, server: &Server, draining: bool) {
-        let stalled = server.idle_timeout.min(STALLED);
+        let stalled = || server.idle_timeout.min(STALLED);
         if draining && self.fresh.get() {
             return deadline.set_from(self.since.get(), ticks(FIRST_REQUEST));
         }
@@ -278,11 +278,11 @@ impl Activity {
             (Phase::Head, _) => deadline.set_from(self.since.get(), ticks(server.header_timeout)),
             (Phase::Idle, None) => deadline.set_from(self.since.get(), ticks(server.idle_timeout)),
             (Phase::Idle | Phase::Busy | Phase::Ending, Some(since)) => {
-                deadline.set_from(since, ticks(stalled));
+                deadline.set_from(since, ticks(stalled()));
             }
             // A stream that ends wakes nobody else: it is looked for.
             (Phase::Busy | Phase::Ending, None) if self.multiplexed.get() => {
-                deadline.set(stalled);
+                deadline.set(stalled());
             }
             // Whether the caller is still there: see `Watched`.
             (Phase::Busy, None) if self.unheard.get() => deadline.set(LOOK),

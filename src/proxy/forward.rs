@@ -378,8 +378,11 @@ fn go_on_with<S: Sink>(
     before: bool,
     mine: &[u8],
 ) {
-    let before = before.then(|| lines(headers, name)).into_iter().flatten();
-    writer.list(name, before.chain([mine]));
+    if before {
+        writer.list(name, lines(headers, name).chain([mine]));
+    } else {
+        writer.field(name, mine);
+    }
 }
 
 /// This hop in `Forwarded`.

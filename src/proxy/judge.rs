@@ -177,10 +177,7 @@ pub(super) async fn judge(
         verdict: charge.verdict,
     }));
     judgement.count(limits, exchange.worker.index, gateway.store.is_shared());
-    let penal = |(claim, charge): (&Claim, &Charge<'_>)| {
-        !charge.verdict.allowed && limits[claim.limit].penalty.is_some()
-    };
-    if claims.iter().zip(&charges).any(penal) {
+    if limits.penal && charges.iter().any(|charge| !charge.verdict.allowed) {
         let judged = Judged {
             limits,
             claims: &claims,

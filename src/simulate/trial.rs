@@ -287,7 +287,7 @@ impl Trial {
             usage.note(&charge.verdict, charge.shadow, rejecting);
             tried.counted.note(&charge.verdict, charge.shadow, rejecting);
         }
-        if claims.iter().any(|claim| limits[claim.limit].penalty.is_some()) {
+        if limits.penal && charges.iter().any(|charge| !charge.verdict.allowed) {
             let judged = Judged {
                 limits,
                 claims: &claims,

@@ -1,7 +1,6 @@
 //! Whatever is wrong with a file, nothing that is said about it holds a secret of it.
 
 use crate::config::{LoadError, parse};
-use proptest::prelude::*;
 use std::path::Path;
 
 const SECRET: &str = "s3cr3t";
@@ -98,11 +97,22 @@ error: 'nowhere' is not an address
     assert!(said.contains("token: '${NOWHERE}' }"), "{said}");
 }
 
-proptest! {
-    /// A character is put in, or taken away, anywhere in a file with secrets.
-    #[test]
-    fn no_slip_of_the_finger_shows_a_secret(at in 0_usize..1000, with in "[\\[\\]{}:,'\"|>&*!@%# \n\t-]?") {
-        let text = "\
+#[test]
+fn a_secret_that_became_a_field_is_not_shown() {
+    for mistake in [
+        "identity: { user: { jwt: { secret: ,s3cr3t-which-is-long-enough-for-hs256 } } }\n",
+        "admin: { address: 127.0.0.1:1, token: , s3cr3t: }\n",
+    ] {
+        let said = said(&format!("{NEEDED}{mistake}"));
+        assert!(!said.contains(SECRET), "{mistake}{said}");
+        assert!(said.contains("has no field '•••'"), "{mistake}{said}");
+    }
+}
+
+/// A character is put in, or taken away, anywhere in a file with secrets: every one of them, everywhere.
+#[test]
+fn no_slip_of_the_finger_shows_a_secret() {
+    let text = "\
 listen: 127.0.0.1:0
 upstreams: { app: http://127.0.0.1:3000 }
 routes: []
@@ -115,14 +125,23 @@ store:
   redis:
     url: redis://ada:zq9xw@127.0.0.1
 ";
-        let at = at % text.len();
-        // Not in the secret itself, nor in the name that says that it is one.
-        let kept = |word: &str| text.match_indices(word).any(|(start, word)| {
-            at > start && at < start + word.len()
-        });
-        prop_assume!(!["token:", "secret:", "zq9xw", "redis://ada:zq9xw@"].into_iter().any(kept));
-        let text = format!("{}{with}{}", &text[..at], &text[at + usize::from(with.is_empty())..]);
-        let said = said(&text);
-        prop_assert!(!said.contains("zq9xw"), "{text}\n{said}");
+    // Not in the secret itself, nor in the name that says that it is one.
+    let is_kept = |at: usize| {
+        ["token:", "secret:", "zq9xw", "redis://ada:zq9xw@"].into_iter().any(|word| {
+            text.match_indices(word).any(|(start, word)| at > start && at < start + word.len())
+        })
+    };
+    let slips = "[]{}:,'\"|>&*!@%# \n\t-".split("").filter(|slip| !slip.is_empty()).chain([""]);
+    let mut shown = Vec::new();
+    for with in slips {
+        for at in (0..text.len()).filter(|at| !is_kept(*at)) {
+            let rest = &text[at + usize::from(with.is_empty())..];
+            let text = format!("{}{with}{rest}", &text[..at]);
+            let said = said(&text);
+            if said.contains("zq9xw") {
+                shown.push(format!("{text}\n{said}"));
+            }
+        }
     }
+    assert!(shown.is_empty(), "{} of them, the first:\n{}", shown.len(), shown[0]);
 }
