@@ -260,6 +260,8 @@ pub struct Limits {
     all: Box<[Arc<Limit>]>,
     /// One of them has a penalty.
     pub penal: bool,
+    /// One of them looks at a header.
+    pub by_headers: bool,
     /// `RateLimit-Policy` by which of them speak, one bit each, made when first asked for. None
     /// where there are too many, or where plans decide.
     policies: Box<[OnceLock<Option<HeaderValue>>]>,
@@ -275,7 +277,15 @@ impl Limits {
         let few = all.len() <= Self::FEW && !all.iter().any(|limit| limit.by_plan);
         let policies = if few { 1 << all.len() } else { 0 };
         let penal = all.iter().any(|limit| limit.penalty.is_some());
-        Self { all: all.into(), penal, policies: (0..policies).map(|_| OnceLock::new()).collect() }
+        let is_header = |by: &Attribute| matches!(by, Attribute::Header(_));
+        let attributes = all.iter().flat_map(|limit| limit.by.iter().chain(&limit.unless));
+        let by_headers = attributes.into_iter().any(is_header);
+        Self {
+            all: all.into(),
+            penal,
+            by_headers,
+            policies: (0..policies).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// `RateLimit-Policy` of those limits, by index and quota, that speak.

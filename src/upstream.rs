@@ -165,12 +165,12 @@ impl Upstream {
     /// A request to one of its endpoints failed: one too many in a row, and it is left alone for a
     /// while. Never the last one; and one that can be reached only if enough others stay, because a
     /// fault that all of them have is not mended by asking fewer.
-    pub fn failed(&self, endpoint: &Endpoint, fault: Fault, caller: u64, now: Micros) {
+    pub fn failed(&self, endpoint: &Endpoint, fault: Fault, caller: Witness, now: Micros) {
         self.metrics.faults[fault as usize].increment();
         let Some(eject) = &self.config.eject else { return };
         let witness = match fault {
             Fault::Unreachable => Witness::Any,
-            _ => Witness::Caller(caller),
+            _ => caller,
         };
         if !endpoint.failed(now, witness, eject) {
             return;
@@ -282,7 +282,8 @@ mod tests {
     fn failing(upstream: &Upstream, index: usize, fault: Fault) -> bool {
         let endpoint = Arc::clone(&upstream.members.load().endpoints[index]);
         let before = upstream.metrics.ejections.value();
-        (0..5).for_each(|caller| upstream.failed(&endpoint, fault, caller, NOW));
+        let caller = |n| Witness::Caller { identity: n, address: n };
+        (0..5).for_each(|n| upstream.failed(&endpoint, fault, caller(n), NOW));
         upstream.metrics.ejections.value() > before
     }
 

@@ -14,6 +14,7 @@ use crate::gateway::Gateway;
 use crate::limit::{Quota, Rate};
 use crate::proxy::address::cut;
 use crate::proxy::judge::retry_after_seconds;
+use crate::proxy::via::PSEUDONYM;
 use crate::store::{Charge, LimitId, Memory, Part, Subject};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
@@ -161,14 +162,12 @@ fn came_through_a_gateway<B>(request: &Request<B>) -> bool {
         let mut words = via.as_bytes().split(|byte| b", \t:;()\"".contains(byte));
         words.any(|word| {
             let (name, id) = word.split_at(word.len().min(PSEUDONYM.len()));
-            name.eq_ignore_ascii_case(PSEUDONYM) && matches!(id.first(), None | Some(b'-'))
+            name.eq_ignore_ascii_case(PSEUDONYM.as_bytes())
+                && matches!(id.first(), None | Some(b'-'))
         })
     };
     request.headers().get_all(VIA).iter().any(words)
 }
-
-/// What gateways call themselves in `Via`; an id may follow, behind a dash.
-const PSEUDONYM: &[u8] = b"sluice";
 
 /// The token that is presented.
 fn credentials(value: &HeaderValue) -> Option<Vec<u8>> {

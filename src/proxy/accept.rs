@@ -88,8 +88,7 @@ impl Peer {
         if inbound == Inbound::Head {
             if before == Inbound::Head || chunks::is_unfinished(bytes) {
                 let (unfinished, share) = &mut *self.unfinished.borrow_mut();
-                let share = share.get_or_insert_with(|| self.share_of_heads(worker));
-                if !share.grow(bytes.len()) {
+                if !self.grows(share, bytes.len(), worker) {
                     return Err(Refused::UnfinishedHeads);
                 }
                 unfinished.extend_from_slice(bytes);
@@ -102,13 +101,17 @@ impl Peer {
         if inbound.is_garbled() { Err(Refused::BadRequest) } else { Ok(inbound) }
     }
 
-    /// A trusted proxy's connections carry many callers, and count for no address.
+    /// Whether heads that come in part may take so much more. A trusted proxy's connections carry many
+    /// callers: its heads are not counted.
     #[cold]
-    fn share_of_heads(&self, worker: &Worker) -> Share {
+    fn grows(&self, share: &mut Option<Share>, bytes: usize, worker: &Worker) -> bool {
         let generation = worker.generation();
+        if self.is_trusted(&generation.snapshot) {
+            return true;
+        }
         let address = cut(self.ip, generation.snapshot.identity.ipv6_prefix);
-        let address = (!self.is_trusted(&generation.snapshot)).then_some(address);
-        worker.gateway.unfinished_heads.none(address)
+        let none = || worker.gateway.unfinished_heads.none(Some(address));
+        share.get_or_insert_with(none).grow(bytes)
     }
 
     /// A request begins; `last_read` is its head, unless that came in parts.

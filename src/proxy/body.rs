@@ -280,7 +280,11 @@ impl Relayed {
         let over = source.is_over(self.exchange.version);
         match &frame {
             None => self.end(),
-            Some(Err(_)) => {
+            Some(Err(error)) => {
+                // A backend that fell silent may be working on it still.
+                if let (BodyError::Silent, Some(custody)) = (error, &self.exchange.custody) {
+                    custody.break_off();
+                }
                 // A backend that gives a client up that does not come back for more is not to blame.
                 let blameless = self.held_up || source.upload_failed();
                 self.source = None;

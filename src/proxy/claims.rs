@@ -152,6 +152,8 @@ pub struct Judged<'a, 'l> {
     pub admitted: bool,
     /// Its address is a trusted proxy's own.
     pub by_proxy: bool,
+    /// Counters are shared. What this gateway says without the store, by its share of a limit, bans no one.
+    pub is_shared: bool,
 }
 
 /// What comes of ignoring a limit's rejects.
@@ -188,7 +190,9 @@ impl<'l> Judged<'_, 'l> {
             let [part] = charge.subject.0 else { continue };
             let is_proxy = self.by_proxy && matches!(part, Part::Ip(_));
             // A shadow counts what the enforcing limits admit.
-            if limit.shadow && !self.admitted || is_proxy || store.is_pooled(charge) {
+            let is_degraded = self.is_shared && !charge.verdict.shared;
+            if limit.shadow && !self.admitted || is_proxy || is_degraded || store.is_pooled(charge)
+            {
                 continue;
             }
             let Some(who) = Who::of(*part) else { continue };

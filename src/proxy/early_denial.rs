@@ -17,15 +17,15 @@ pub(super) fn address<B>(exchange: &Exchange, request: &Request<B>) -> Result<()
     }
 }
 
-/// Whether a ban of the address does not hold for this request: its caller is exempt, which an API key
-/// may say, or the address is a trusted proxy's own, which a penalty never bans.
+/// Whether a ban of the address does not hold for this request. An exempt API key passes every one: it is
+/// known by more than its address. A penalty bans neither an exempt address nor a trusted proxy's own;
+/// an operator's ban of that very address holds.
 #[cold]
 fn passes<B>(exchange: &Exchange, request: &Request<B>, ban: &Ban) -> bool {
     let (snapshot, ip) = (exchange.snapshot(), exchange.origin.ip);
-    let is_proxy = || is_in(&snapshot.identity.trusted_proxies, ip);
-    matches!(ban.why, Why::Penalty(_)) && is_proxy()
-        || is_in(&snapshot.exempt.ips, ip)
-        || exempt_key(snapshot, request)
+    let is_penalty = matches!(ban.why, Why::Penalty(_));
+    let spared = [&snapshot.identity.trusted_proxies, &snapshot.exempt.ips];
+    is_penalty && spared.iter().any(|networks| is_in(networks, ip)) || exempt_key(snapshot, request)
 }
 
 /// Bans of who the caller is. A penalty does not hold for an exempt caller.

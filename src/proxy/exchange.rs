@@ -58,7 +58,8 @@ pub(super) struct Exchange {
     pub(super) custody: Option<Rc<Custody>>,
     /// Something of it was given to a backend.
     sent: Cell<bool>,
-    /// Its headers, where a charge that is given back would need them.
+    /// Its headers once it was given to a backend, where limits look at headers: a charge that is given
+    /// back is found by them.
     pub(super) headers: Option<HeaderMap>,
     /// How often it was sent.
     pub(super) attempts: u32,
@@ -215,7 +216,7 @@ impl Exchange {
         self.leave_upstream();
         if let (Some(endpoint), Some(route)) = (self.endpoint.take(), self.route()) {
             let now = self.worker.gateway.clock.now();
-            let caller = judge::number_of(self);
+            let caller = judge::witness(self);
             self.snapshot().upstreams[route.upstream].failed(&endpoint, Fault::Broke, caller, now);
         }
     }

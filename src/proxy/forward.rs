@@ -115,12 +115,12 @@ pub(super) fn prepare(
     };
     let (is_head, idempotent) = (parts.method == Method::HEAD, parts.method.is_idempotent());
     let upgrade = exchange.upgrade.clone();
-    Ok(if upstream.config.http2 {
+    let prepared = if upstream.config.http2 {
         let mut writer = Writer { sink: Fields(HeaderMap::with_capacity(16)), route, identity };
         fill(&mut writer, exchange, destination, &parts, body.as_deref());
         let mut head = Request::new(());
         *head.headers_mut() = writer.finish().0;
-        *head.method_mut() = parts.method;
+        *head.method_mut() = parts.method.clone();
         let scheme = if upstream.config.tls.is_some() { "https" } else { "http" };
         let target = target(route, destination);
         let set = route.set_headers.iter().find(|(name, _)| *name == HOST);
@@ -149,7 +149,11 @@ pub(super) fn prepare(
         let Wire(mut head) = writer.finish();
         head.extend_from_slice(b"\r\n");
         Prepared::Http1(Outgoing { head, body, is_head, idempotent, upgrade, times })
-    })
+    };
+    if exchange.limits().by_headers {
+        exchange.headers = Some(parts.headers);
+    }
+    Ok(prepared)
 }
 
 /// Everything the head says but its first line and Host.

@@ -5,6 +5,7 @@ use super::accept::Peer;
 use super::body::Body;
 use super::frames::{Frames, Left};
 use super::leaving::STALLED;
+use super::respond::GoesOn;
 use super::watched::Watched;
 use crate::deadline::ticks;
 use crate::incoming::{Incoming, Received, Receiving};
@@ -197,6 +198,7 @@ async fn drive(
     });
     let Some((response, tunnel)) = outcome.await else { return };
     let (mut head, body) = response.into_parts();
+    let receiving = receiving.filter(|_| head.extensions.get::<GoesOn>().is_none());
     head.headers.entry(DATE).or_insert_with(|| worker.date());
     let over = body.is_end_stream() && tunnel.is_none();
     let Ok(send) = respond.send_response(Response::from_parts(head, ()), over) else { return };

@@ -14,6 +14,7 @@ use crate::gateway::Gateway;
 use crate::limit::{Quota, Verdict};
 use crate::snapshot::{Limit, Limits};
 use crate::store::{self, Charge, Hold, Settled, StoreError, Subject};
+use crate::upstream::Witness;
 use http::HeaderMap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
@@ -184,6 +185,7 @@ pub(super) async fn judge(
             charges: &charges,
             admitted: judgement.rejected_by.is_none(),
             by_proxy: false,
+            is_shared: gateway.store.is_shared(),
         };
         punish(gateway, exchange.worker.index, exchange.origin.ip, exchange.decides, judged);
     }
@@ -280,14 +282,22 @@ fn punish(gateway: &Gateway, worker: usize, ip: IpAddr, now: Micros, judged: Jud
     }
 }
 
-/// A number for the caller that nobody else can have made for themselves.
+/// A secret of the process, so that no client can choose a number.
+static SECRET: OnceLock<RandomState> = OnceLock::new();
+
+/// A number for the caller: by API key, else by user, else by address.
 pub(super) fn number_of(exchange: &Exchange) -> u64 {
-    static SECRET: OnceLock<RandomState> = OnceLock::new();
     let caller = exchange.caller.as_ref();
     let key = caller.and_then(|caller| caller.api_key.as_deref());
     let user = caller.and_then(|caller| caller.user.as_deref());
     let ip = (key.is_none() && user.is_none()).then_some(exchange.origin.counted);
     SECRET.get_or_init(RandomState::new).hash_one((key, user.filter(|_| key.is_none()), ip))
+}
+
+/// Whose request failed at an endpoint.
+pub(super) fn witness(exchange: &Exchange) -> Witness {
+    let address = SECRET.get_or_init(RandomState::new).hash_one(exchange.origin.counted);
+    Witness::Caller { identity: number_of(exchange), address }
 }
 
 /// What is granted to the caller, for each of the limits that apply.

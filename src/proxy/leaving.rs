@@ -252,7 +252,10 @@ async fn complete(custody: Rc<Custody>, mut work: Work) {
 async fn finish(finished: Finished, custody: &Custody) {
     let Finished { mut exchange, outcome, .. } = finished;
     match outcome {
-        Err(refusal) => drop(exchange.settle(refusal.end(exchange.was_sent()))),
+        Err(refusal) => {
+            drop(exchange.settle(refusal.end(exchange.was_sent())));
+            exchange.note_answer(refusal.status(), Some(&refusal));
+        }
         Ok(answer) => {
             if answer.switched {
                 custody.break_off(); // a tunnel without a client

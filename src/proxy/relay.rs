@@ -89,7 +89,7 @@ pub(super) async fn relay<const OUTLIVES: bool>(
             if !status.is_some_and(is_the_requests) {
                 exchange.endpoint.iter().for_each(InFlight::went_wrong);
                 let now = exchange.worker.gateway.clock.now();
-                upstream.failed(endpoint, fault, judge::number_of(exchange), now);
+                upstream.failed(endpoint, fault, judge::witness(exchange), now);
             }
             // What was sent of a body is gone. What was not sent at all can be sent elsewhere, whatever
             // it does.

@@ -53,6 +53,7 @@ pub(super) fn unheard(mut exchange: Box<Exchange>, answer: Answer) -> Body {
     let Answer { head: Head { status, headers, .. }, source, switched } = answer;
     exchange.hand_on(status);
     exchange.settle_by_head(status, &headers);
+    exchange.note_answer(status, None);
     if switched { Body::EMPTY } else { Body::relayed(source, exchange) }
 }
 
@@ -61,8 +62,13 @@ pub(super) fn too_late() -> Response<Body> {
     let mut response = Response::new(Body::EMPTY);
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     in_grpc(&mut response, &Refusal::GatewayTimeout);
+    response.extensions_mut().insert(GoesOn);
     response
 }
+
+/// The answer to a client whose request goes on without it: what it still sends belongs to the request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GoesOn;
 
 /// The backend has switched to what was asked for. The tunnel waits where the connection, or the
 /// stream, is served: it begins when this answer is out.

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// How much is moved at once. All tunnels of a worker share the room for it: one that is silent
 /// holds none.
@@ -127,8 +127,7 @@ impl Tunnel {
         if outcome == Outcome::OverLimit {
             exchange.note_used_up();
             let closing = async {
-                down.close(&mut caller, false).await;
-                up.close(&mut *backend, true).await;
+                tokio::join!(down.close(&mut caller, false), up.close(&mut *backend, true));
             };
             let _ = worker.deadlines.within(GOODBYE, closing).await;
         }
@@ -268,8 +267,11 @@ impl Direction {
             return to.reset();
         }
         let closed = to.write_all(&websocket::close(masked)).await;
-        if closed.is_ok() {
-            let _ = to.shutdown().await;
+        if closed.is_err() || to.shutdown().await.is_err() {
+            return;
         }
+        // A socket that is closed with unread bytes resets the connection, and the frame may be lost.
+        let mut unread = vec![0; 4096];
+        while to.read(&mut unread).await.is_ok_and(|count| count > 0) {}
     }
 }

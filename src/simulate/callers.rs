@@ -44,6 +44,8 @@ pub struct Address {
     pub counted: IpAddr,
     /// No limit applies to it.
     pub exempt: bool,
+    /// It is a trusted proxy's own.
+    pub proxy: bool,
 }
 
 /// A caller beyond an address, with everything that limits count by.
@@ -82,6 +84,7 @@ pub struct Callers {
     numbers: HashMap<IpAddr, u32, RandomState>,
     /// The same of those in IPv6 that no limit applies to: their neighbours may be limited.
     exempt: HashMap<IpAddr, u32, RandomState>,
+    proxies: HashMap<IpAddr, u32, RandomState>,
     addresses: Vec<Address>,
     known: HashMap<Box<[u8]>, u32, RandomState>,
     people: Vec<Person>,
@@ -120,6 +123,7 @@ impl Callers {
         Self {
             numbers: HashMap::default(),
             exempt: HashMap::default(),
+            proxies: HashMap::default(),
             addresses: Vec::new(),
             known: HashMap::default(),
             people: vec![anonymous(false), anonymous(true)],
@@ -168,12 +172,16 @@ impl Callers {
     fn address_of(&mut self, snapshot: &Snapshot, ip: IpAddr) -> u32 {
         let counted = cut(ip, snapshot.identity.ipv6_prefix);
         let is_exempt = || is_in(&snapshot.exempt.ips, ip);
+        let is_proxy = || is_in(&snapshot.identity.trusted_proxies, ip);
+        // Others of the same network may be neither.
         let known = match ip {
             IpAddr::V6(_) if is_exempt() => &mut self.exempt,
+            IpAddr::V6(_) if is_proxy() => &mut self.proxies,
             _ => &mut self.numbers,
         };
         *known.entry(counted).or_insert_with(|| {
-            self.addresses.push(Address { counted, exempt: is_exempt() });
+            let (exempt, proxy) = (is_exempt(), is_proxy());
+            self.addresses.push(Address { counted, exempt, proxy });
             self.addresses.len() as u32 - 1
         })
     }

@@ -21,7 +21,6 @@ use crate::config::model::{Attribute, Config, Cost, Measure, SettledCost};
 use crate::limit::Quota;
 use crate::metrics::Metrics;
 use crate::overrides::Bans;
-use crate::proxy::address::is_in;
 use crate::proxy::claims::{Claims, Judged, Known, Parts, charge, claim};
 use crate::snapshot::{Lasting, Limit, Snapshot};
 use crate::store::{self, Charge, Memory, Part, Store, Subject};
@@ -293,7 +292,8 @@ impl Trial {
                 claims: &claims,
                 charges: &charges,
                 admitted: decision.rejected_by.is_none(),
-                by_proxy: is_in(&snapshot.identity.trusted_proxies, address.counted),
+                by_proxy: address.proxy,
+                is_shared: false,
             };
             judged.penalise(memory, bans, time);
         }

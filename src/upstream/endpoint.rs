@@ -57,9 +57,10 @@ struct Standing {
     /// Failures in a row, and when the last one was.
     failures: AtomicU32,
     failed_at: AtomicU64,
-    /// Whose request was the first of them, and whether another caller's has failed since: one caller
-    /// alone takes no endpoint away from the others.
+    /// Whose request was the first of them, and from which address, and whether another caller's has
+    /// failed since: one caller alone takes no endpoint away from the others.
     failed_first: AtomicU64,
+    failed_from: AtomicU64,
     failed_others: AtomicBool,
 }
 
@@ -68,8 +69,13 @@ struct Standing {
 pub enum Witness {
     /// The endpoint could not be reached, whoever asks.
     Any,
-    /// A caller, by a number.
-    Caller(u64),
+    /// A caller: a number for who it is, and one for its address. Another caller differs in both.
+    Caller {
+        /// By API key, user or address.
+        identity: u64,
+        /// By address alone.
+        address: u64,
+    },
 }
 
 /// Whether an endpoint can be asked.
@@ -220,11 +226,15 @@ impl Endpoint {
         let count = standing.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let several = match witness {
             Witness::Any => true,
-            Witness::Caller(caller) if count == 1 => {
-                standing.failed_first.store(caller, Ordering::Relaxed);
+            Witness::Caller { identity, address } if count == 1 => {
+                standing.failed_first.store(identity, Ordering::Relaxed);
+                standing.failed_from.store(address, Ordering::Relaxed);
                 false
             }
-            Witness::Caller(caller) => caller != standing.failed_first.load(Ordering::Relaxed),
+            Witness::Caller { identity, address } => {
+                identity != standing.failed_first.load(Ordering::Relaxed)
+                    && address != standing.failed_from.load(Ordering::Relaxed)
+            }
         };
         let several = several || count > 1 && standing.failed_others.load(Ordering::Relaxed);
         standing.failed_others.store(several, Ordering::Relaxed);
@@ -332,12 +342,16 @@ mod tests {
     #[test]
     fn one_caller_alone_ejects_nothing() {
         let (endpoint, now) = (endpoint(), 1000 * SECOND);
-        let failed = |caller| endpoint.failed(now, Witness::Caller(caller), &eject());
-        assert!((0..100).all(|_| !failed(7)));
-        assert!(failed(8), "the others see it, too");
-        assert!(failed(7));
+        let failed = |identity, address| {
+            endpoint.failed(now, Witness::Caller { identity, address }, &eject())
+        };
+        assert!((0..100).all(|_| !failed(7, 1)));
+        assert!((0..100).all(|key| !failed(key, 1)), "one address with many keys");
+        assert!((0..100).all(|from| !failed(7, from)), "one key from many addresses");
+        assert!(failed(8, 2), "the others see it, too");
+        assert!(failed(7, 1));
         endpoint.succeeded();
-        assert!((0..100).all(|_| !failed(8)), "that was before");
+        assert!((0..100).all(|_| !failed(8, 2)), "that was before");
         assert!(endpoint.failed(now, Witness::Any, &eject()), "nor does it take a second caller");
     }
 

@@ -118,6 +118,25 @@ exempt: {{ api_keys: [nightly] }}
 }
 
 #[test]
+fn an_operators_ban_holds_for_an_exempt_address_and_a_penalty_does_not() {
+    let backend = Backend::start();
+    let yaml = format!(
+        "admin: 127.0.0.1:0\nexempt: {{ ips: [10.0.0.1] }}\n{}",
+        trusting(&backend, "", "[{ name: x, by: ip, rate: 9/hour }]")
+    );
+    let gateway = Gateway::start(&yaml);
+    let bans = &gateway.server().gateway().overrides.bans;
+    let ban = |why| {
+        let (who, until) = ("ip:10.0.0.1".parse().unwrap(), u64::MAX);
+        bans.add(Ban { who, why, until, metrics: None }, 0);
+    };
+    ban(Why::Penalty("x".into()));
+    assert_eq!(from(&gateway, 1), 200);
+    ban(Why::Operator(None));
+    assert_eq!(from(&gateway, 1), 429);
+}
+
+#[test]
 fn beyond_the_most_bans_the_one_that_ends_first_makes_room() {
     let bans = Bans::default();
     let add = |ip: u32, until: Micros| {

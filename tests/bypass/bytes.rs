@@ -44,6 +44,22 @@ fn announcing_ten_mebibytes_without_a_body_takes_one_piece_of_a_global_limit() {
 }
 
 #[test]
+fn announcing_takes_one_piece_of_a_leased_limit_too() {
+    let redis = crate::common::redis::Redis::start();
+    let store = format!("store: {{ redis: {{ url: '{}', timeout: 5s }} }}", redis.url());
+    let backend = Backend::start();
+    let limits = kibibytes("global", 20 * 1024).replace(" }]", ", consistency: leased }]");
+    let gateway = start(&store, &backend, &limits);
+    let mut idle: Vec<_> = (0..5).map(|_| announce(&gateway, 10 << 20)).collect();
+    eventually("all are at the backend", || (backend.connections() == 5).then_some(()));
+    assert_eq!(gateway.send("POST", "/", &[], &vec![b'x'; 1 << 20]).status, 200);
+    for connection in &mut idle {
+        assert_eq!(connection.read_reply("POST").status, 408);
+    }
+    settles_at(&gateway, "bytes", 5 * 64 + 1024);
+}
+
+#[test]
 fn leaving_before_the_announced_body_gives_nothing_back() {
     on_every_store(|store| {
         let backend = Backend::start();

@@ -1,6 +1,6 @@
 //! Outcomes that cost nothing, and those that must not.
 
-use super::kit::{Setup, on_every_store, quiet, settles_at, tokens, used};
+use super::kit::{Setup, metric, on_every_store, quiet, settles_at, tokens, used};
 use crate::common::Backend;
 use crate::common::backend::{Seen, ok};
 use socket2::{Domain, Socket, Type};
@@ -36,6 +36,14 @@ fn a_connection_that_was_refused_gives_everything_back() {
             let upstream = "timeouts: { connect: 1s }";
             let setup = Setup { store, backend, upstream, limits: &limits, ..Setup::default() };
             let gateway = setup.start();
+            if limit.contains("concurrency") {
+                // A permit goes back to Redis behind the answer.
+                for _ in 0..5 {
+                    assert_eq!(gateway.get("/").status, 502, "{limit}");
+                    settles_at(&gateway, &format!("n{index}"), 0);
+                }
+                continue;
+            }
             let statuses = gateway.statuses("/", &[], 10);
             assert!(statuses.iter().all(|status| [502, 503].contains(status)), "{statuses:?}");
             assert_eq!(statuses[..5], [502; 5], "{limit}");
@@ -43,6 +51,40 @@ fn a_connection_that_was_refused_gives_everything_back() {
             drop(socket);
         }
     });
+}
+
+#[test]
+fn a_connection_that_was_refused_gives_back_what_limits_by_header_and_those_behind_them_charged() {
+    on_every_store(|store| {
+        let (_socket, backend) = refusing();
+        let limits = "[{ name: h, by: 'header:X-Tenant', rate: 5/hour },
+            { name: u, by: ip, rate: 5/hour, unless: ['header:X-Staff'] },
+            { name: both, by: ['header:X-Tenant', ip], rate: 5/hour },
+            { name: all, by: global, rate: 5/hour }]";
+        let gateway = Setup { store, backend, limits, ..Setup::default() }.start();
+        let statuses = gateway.statuses("/", &[("x-tenant", "acme")], 12);
+        assert!(statuses.iter().all(|status| [502, 503].contains(status)), "{statuses:?}");
+        assert_eq!(statuses[..5], [502; 5]);
+        for limit in ["u", "all"] {
+            settles_at(&gateway, limit, 0);
+        }
+        let unavailable =
+            metric(&gateway, "sluice_limit_decisions_total{limit=\"all\",verdict=\"rejected\"}");
+        assert_eq!(unavailable, 0, "503 is of the endpoint, and not of a limit");
+    });
+}
+
+#[test]
+fn a_connection_that_was_refused_gives_back_what_newcomers_of_a_full_store_share() {
+    let (_socket, backend) = refusing();
+    let limits = "[{ name: n, by: ip, rate: 3/hour }]";
+    let gateway = Setup { backend, limits, upstream: "eject: off", ..Setup::default() }.start();
+    gateway.server().gateway().store.set_max_keys(0);
+    for caller in 0..10 {
+        let from = format!("10.0.0.{caller}");
+        let reply = gateway.get_with("/", &[("x-forwarded-for", &from)]);
+        assert_eq!(reply.status, 502, "caller {caller}");
+    }
 }
 
 #[test]

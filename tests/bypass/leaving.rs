@@ -176,6 +176,33 @@ fn a_grpc_deadline_that_is_over_does_not_end_the_metering() {
 }
 
 #[test]
+fn a_grpc_deadline_that_is_over_makes_no_hole_in_the_upload() {
+    let backend = Backend::answering(|_| {
+        b"HTTP/1.1 200 OK\r\nx-cost: 1000\r\ncontent-length: 2\r\n\r\nok".to_vec()
+    });
+    let limits = tokens("{ response_header: X-Cost, reserve: 10 }");
+    let gateway = Setup { backend: backend.address(), limits: &limits, ..Setup::default() }.start();
+    let client = Client::open(gateway.address());
+    let piece = |n: u8| bytes::Bytes::from(vec![n; 10_000]);
+    client.runtime.block_on(async {
+        let mut send = client.send.clone().ready().await.unwrap();
+        let (answer, mut body) = send.send_request(grpc("100m"), false).unwrap();
+        body.send_data(piece(0), false).unwrap();
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], "4", "the deadline is over");
+        // What is sent now belongs to the request all the same.
+        for n in 1..5 {
+            body.send_data(piece(n), n == 4).unwrap();
+            tokio::task::yield_now().await;
+        }
+        eventually("the request is at the backend", || (backend.count() == 1).then_some(()));
+    });
+    let whole: Vec<u8> = (0..5).flat_map(|n| vec![n; 10_000]).collect();
+    assert!(backend.last().body == whole, "{} bytes", backend.last().body.len());
+    settles_at(&gateway, "tokens", 1000);
+}
+
+#[test]
 fn answers_that_a_client_can_choose_to_have_no_number_are_not_free() {
     let backend = Backend::answering(|seen: &Seen| {
         match (&*seen.method, &*seen.target) {

@@ -164,10 +164,11 @@ impl Way<'_> {
         loop {
             let shared = self.shared(exchange).await?;
             exchange.connected();
+            let before = exchange.reach();
             if request.upgrade.is_some() && !shared.takes_tunnels() {
+                // The backend is there. What it does not offer was the request's wish, and is not free.
                 return Err(Failure::NoTunnels);
             }
-            let before = exchange.reach();
             match shared.ask(request, deadlines, &heard, guard).await {
                 Ok((head, stream)) => {
                     let switched = request.upgrade.is_some() && head.status.is_success();

@@ -60,12 +60,21 @@ impl Memory {
             let slot = shard.find(key)?;
             return Some(charge.quota.peek(shard.see(slot, key), now, charge.verdict.cost));
         }
-        let hold = super::held(0, charge, key, false);
+        let overflow = !charge.verdict.shared && self.is_in_overflow(charge, key);
+        let hold = super::held(0, charge, key, overflow);
         if hold.is_queue() {
             self.release(&hold, now);
             return None;
         }
         self.settle(&hold, 0, now)
+    }
+
+    /// Whether a caller without a counter of its own was counted in the overflow.
+    fn is_in_overflow(&self, charge: &Charge<'_>, key: u64) -> bool {
+        let overflows = self.overflowing.load(Ordering::Acquire) > 0;
+        overflows
+            && self.shards[shard_of(key)].lock().find(key).is_none()
+            && self.overflow.lock().contains_key(&charge.limit)
     }
 
     /// Whether the limit still has the numbers by which the request was admitted.

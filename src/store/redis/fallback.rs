@@ -60,7 +60,7 @@ impl Shared {
         if decision.rejected_by.is_none() {
             for charge in charges.iter().filter(|charge| charge.verdict.allowed) {
                 if !charge.quota.is_concurrency() {
-                    self.owed.add(&self.name_of(charge), charge.quota, charge.cost, now);
+                    self.owed.add(&self.name_of(charge), charge.quota, charge.taken(), now);
                 }
             }
         }

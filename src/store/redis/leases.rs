@@ -121,7 +121,9 @@ impl Leases {
     /// Serves a charge, if it can be.
     pub(super) fn serve(&self, charge: &Charge<'_>, key: u64, now: Micros) -> Served {
         let mut shard = self.shard(key).lock();
-        if shard.len() >= MOST && !shard.contains_key(&key) {
+        let is_full = shard.len() >= MOST && !shard.contains_key(&key);
+        // Of an announced body all must fit, and a piece is charged: that is for the store to say.
+        if is_full || charge.taken() < charge.cost {
             return Served::Exact;
         }
         let lease = shard.entry(key).or_insert_with(|| Lease::none(charge.quota));
