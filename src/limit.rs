@@ -360,8 +360,9 @@ impl Quota {
         if state.kind != self.kind || !self.can_settle() {
             return None;
         }
-        let (at, counted) = (admitted.at, admitted.state()?.stamp);
-        self.shape.settle(state, now, Settled { reserved: admitted.cost, actual, at, counted })
+        let after = admitted.state()?;
+        let (reserved, at, counted) = (admitted.cost, admitted.at, after.stamp);
+        self.shape.settle(state, now, Settled { reserved, actual, at, counted })
     }
 
     /// The same for a limit that has other numbers by now: those rule what has come back since, so

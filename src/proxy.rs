@@ -177,12 +177,13 @@ fn arrive(exchange: &mut Exchange, request: &Request<Incoming>) -> Result<(), Re
     if target_length(request.uri()) > exchange.snapshot().server.max_uri_bytes {
         return Err(Refusal::UriTooLong);
     }
+    exchange.find_route(Destination::of(request, exchange.present)?, request.method());
+    // The route is known: its limits by address are charged for these, too.
     if exchange.present.has(Present::VIA) && exchange.worker.gateway.via.is_in(request.headers()) {
         return Err(Refusal::Loop);
     }
     if exchange.peer.inbound.get().is_garbled() {
         return Err(Refusal::Malformed("the chunks can be read in two ways"));
     }
-    exchange.find_route(Destination::of(request, exchange.present)?, request.method());
     Ok(())
 }

@@ -47,6 +47,8 @@ impl Secrets {
 
     fn look(&mut self, node: &Node, shape: &Shape) {
         match &node.kind {
+            // `jwt: s3cr3t` where a map with a secret should stand.
+            Kind::Scalar(_) if has_secret(shape) => self.add_all(node),
             Kind::Scalar(scalar) => {
                 self.look_at_text(&scalar.text);
                 self.look_at_text(&scalar.written);
@@ -80,6 +82,13 @@ impl Secrets {
         if section.fields.iter().any(|field| field.secret && !is_given(field.name)) {
             let empty = entries.iter().filter(|(_, node)| node.is_null()).map(|(key, _)| &key.name);
             self.texts.extend(empty.filter(|name| section.field(name).is_none()).cloned());
+        }
+        // `secret "s3cr3t"`, without a colon, is all name.
+        for field in section.fields.iter().filter(|field| field.secret) {
+            let rests = entries.iter().filter_map(|(key, _)| key.name.strip_prefix(field.name));
+            let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+            let values = rests.filter(|rest| !rest.is_empty() && !rest.starts_with(is_word));
+            self.texts.extend(values.map(|rest| rest.trim_matches([' ', '"', '\'']).to_owned()));
         }
     }
 
@@ -119,6 +128,11 @@ impl Secrets {
         let inside = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
         self.paths.iter().any(|secret| path.strip_prefix(secret.as_str()).is_some_and(inside))
     }
+}
+
+/// Whether a map with a secret stands here, and nothing else may.
+fn has_secret(shape: &Shape) -> bool {
+    matches!(shape, Shape::Map(section) if section.fields.iter().any(|field| field.secret))
 }
 
 /// A message about a field, without the secrets of the file.

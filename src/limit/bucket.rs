@@ -136,14 +136,36 @@ impl Algorithm for Bucket {
         self.until(current, now, current.used.into())
     }
 
-    /// Of what was reserved too much, only that is given back which time has not given back
-    /// already: otherwise reservations that are held for long could be saved up.
+    /// Of what was reserved too much, only that is given back which time has not given back already, to
+    /// the part of a token: otherwise reservations that are held for long could be saved up.
     fn settle(&self, current: State, now: Micros, cost: Settled) -> Option<State> {
         let progress = u128::from(now.saturating_sub(cost.at)) * u128::from(self.count);
-        let back = u32::try_from(progress.div_ceil(u128::from(self.window))).unwrap_or(u32::MAX);
-        let held = cost.reserved.saturating_sub(back);
-        let cost = Settled { actual: cost.actual.max(cost.reserved - held), ..cost };
-        Some(State { used: cost.applied_to(current.used), ..current })
+        let window = u128::from(self.window);
+        let (back, part) = (progress / window, (progress % window) as u64);
+        let exceeds =
+            u128::from(cost.actual) > back || part == 0 && u128::from(cost.actual) == back;
+        if exceeds || back >= u128::from(cost.reserved) {
+            let back = u32::try_from(back).unwrap_or(u32::MAX).min(cost.reserved);
+            let cost = Settled { actual: cost.actual.max(back), ..cost };
+            return Some(State { used: cost.applied_to(current.used), ..current });
+        }
+        // `back` tokens and a part of one are gone from what was reserved; the part is taken back from
+        // what the bucket has on the way.
+        let used = u64::from(current.used) + back as u64;
+        let Some(used) = used.checked_sub(cost.reserved.into()) else {
+            return Some(State { used: 0, carry: 0, ..current });
+        };
+        let (count, base) = (u64::from(self.count), now.max(current.stamp));
+        let under_way = (base - current.stamp) * count + u64::from(current.carry).min(count - 1);
+        let (used, under_way) = match under_way.checked_sub(part) {
+            Some(rest) => (used, rest),
+            None => (used + 1, under_way + self.window - part),
+        };
+        if used == 0 {
+            return Some(State { used: 0, carry: 0, ..current });
+        }
+        let (stamp, carry) = (base - under_way / count, (under_way % count) as u32);
+        Some(State { used: used as u32, carry, stamp, ..current })
     }
 }
 

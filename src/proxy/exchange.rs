@@ -372,7 +372,8 @@ fn framed(present: Present, body: &impl Body) -> Framed {
 
 /// A POST over HTTP/2 whose content type is `application/grpc`, with or without `+proto` and parameters.
 fn is_grpc<B>(request: &Request<B>) -> bool {
-    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let mut kinds = request.headers().get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
+    let kind = kinds.next().filter(|_| kinds.next().is_none());
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
     let is_kind = rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+;".contains(byte)));
     is_kind && request.version() == Version::HTTP_2 && request.method() == Method::POST

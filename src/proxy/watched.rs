@@ -238,6 +238,11 @@ impl AsyncWrite for Watched {
             return Poll::Pending;
         }
         self.peer.activity.flushed();
+        // The answer is out, and no request can follow: hyper is to read the end that was kept from it.
+        if self.ended && !self.peer.activity.is_busy() {
+            self.ended = false;
+            cx.waker().wake_by_ref();
+        }
         Poll::Ready(Ok(()))
     }
 

@@ -1,8 +1,8 @@
 //! Outcomes that cost nothing, and those that must not.
 
 use super::kit::{Setup, metric, on_every_store, quiet, settles_at, tokens, used};
-use crate::common::Backend;
 use crate::common::backend::{Seen, ok};
+use crate::common::{Backend, Gateway};
 use socket2::{Domain, Socket, Type};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -49,6 +49,20 @@ fn a_connection_that_was_refused_gives_everything_back() {
             assert_eq!(statuses[..5], [502; 5], "{limit}");
             settles_at(&gateway, &format!("n{index}"), 0);
             drop(socket);
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_was_refused_gives_everything_back_while_time_goes_on() {
+    on_every_store(|store| {
+        for (index, algorithm) in ["token_bucket", "gcra, burst: 5"].into_iter().enumerate() {
+            let (_socket, backend) = refusing();
+            let limits =
+                format!("[{{ name: r{index}, by: ip, rate: 5/hour, algorithm: {algorithm} }}]");
+            let setup = Setup { store, backend, limits: &limits, ..Setup::default() };
+            let gateway = Gateway::start_in_real_time(&setup.yaml());
+            assert_eq!(gateway.statuses("/", &[], 12), [502; 12], "{algorithm}");
         }
     });
 }

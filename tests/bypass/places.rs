@@ -1,6 +1,8 @@
 //! Leaving to make room for more at the backend than a concurrency limit allows.
 
-use super::kit::{CANCELLED, Setup, begin, flush, metric, on_every_store, quiet, reset, used};
+use super::kit::{
+    CANCELLED, Setup, begin, flush, metric, on_every_store, quiet, reaches, reset, used,
+};
 use crate::common::backend::ok;
 use crate::common::http2::{Client, get};
 use crate::common::{Backend, Connection, Gateway, eventually};
@@ -212,4 +214,24 @@ fn a_backend_that_is_too_slow_does_not_get_more_than_its_places() {
             is_free_a_second_later(&gateway, &diligent, too_many);
         }
     });
+}
+
+#[test]
+fn closing_right_away_holds_no_connection_when_the_answer_is_out() {
+    let backend = Backend::start();
+    let limits = "[{ name: places, by: ip, concurrency: 100 }]";
+    let gateway = Setup { backend: backend.address(), limits, ..Setup::default() }.start();
+    for _ in 0..20 {
+        let mut connection = gateway.connect();
+        connection.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        drop(connection);
+    }
+    // Long before any time-out, since the clock of connections is not moved here: they take minutes.
+    reaches(&gateway, "sluice_connections", 0);
+    // A half-close is answered, and then no request can follow.
+    let mut half = gateway.connect();
+    half.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    half.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(half.read_reply("GET").status, 200);
+    assert!(half.is_closed());
 }

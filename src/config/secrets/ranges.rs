@@ -73,8 +73,12 @@ pub(super) fn url_ranges(characters: &[char]) -> Vec<Range> {
             let count = |to: usize| text[..to].chars().count();
             ranges.push((count(start + from), count(start + to)));
         };
+        let authority = url.split(['/', ' ', '\'', '"', ',', '}']).next().unwrap_or_default();
         if let Some(at) = url.rfind('@') {
             range(0, at);
+        } else if authority.split_once(':').is_some_and(|(_, port)| !is_port(port)) {
+            // `redis://ada:s3cr3t%40host`, or with its end cut off.
+            range(0, authority.len());
         }
         for (at, _) in url.match_indices(['?', '&']) {
             let Some((name, value)) = url[at + 1..].split_once('=') else { continue };
@@ -96,6 +100,11 @@ pub(super) fn url_ranges(characters: &[char]) -> Vec<Range> {
         }
     }
     ranges
+}
+
+/// Whether it may be a port: digits, or a variable.
+fn is_port(text: &str) -> bool {
+    text.starts_with("${") || text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 pub(super) fn indent(line: &[char]) -> usize {

@@ -102,10 +102,25 @@ fn a_secret_that_became_a_field_is_not_shown() {
     for mistake in [
         "identity: { user: { jwt: { secret: ,s3cr3t-which-is-long-enough-for-hs256 } } }\n",
         "admin: { address: 127.0.0.1:1, token: , s3cr3t: }\n",
+        "identity: { user: { jwt: { secret \"s3cr3t-which-is-long-enough-for-hs256\" } } }\n",
     ] {
         let said = said(&format!("{NEEDED}{mistake}"));
         assert!(!said.contains(SECRET), "{mistake}{said}");
         assert!(said.contains("has no field '•••'"), "{mistake}{said}");
+    }
+}
+
+#[test]
+fn everyday_mistakes_show_no_secret() {
+    for mistake in [
+        "store: { redis: { url: 'redis://user:s3cr3tRED%40127.0.0.1:6379' } }\n",
+        "store: { redis: { url: 'redis://user:s3cr3tRED' } }\n",
+        "identity: { user: { jwt: s3cr3t-which-is-long-enough-for-hs256 } }\n",
+        "identity:\n  user:\n    jwt: { secret \"s3cr3t-which-is-long-enough\" }\n",
+    ] {
+        let said = said(&format!("{NEEDED}{mistake}"));
+        assert!(!said.contains(SECRET), "{mistake}{said}");
+        assert!(said.contains("error"), "{mistake}{said}");
     }
 }
 

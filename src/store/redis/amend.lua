@@ -71,10 +71,22 @@ local function settle(actual, at, counted)
   if kind ~= own_kind then return end
   stamp, used, carry = advance(algorithm, stamp, used, carry, a, b, c, d, e)
   if algorithm == BUCKET then
-    -- Of what was reserved too much, only that is given back which time has not given back already.
-    local back, rest = divide(max(now - at, 0), b, 0, c)
-    if rest > 0 then back = back + 1 end
-    used = applied(used, max(actual, min(back, cost)))
+    -- Of what was reserved too much, only that is given back which time has not given back already, to
+    -- the part of a token.
+    local back, part = divide(max(now - at, 0), b, 0, c)
+    if actual > back or (part == 0 and actual == back) or back >= cost then
+      used = applied(used, max(actual, min(back, cost)))
+    else
+      local base = max(now, stamp)
+      local under_way = (base - stamp) * b + min(carry, b - 1)
+      used, under_way = used + back - cost, under_way - part
+      if under_way < 0 then used, under_way = used + 1, under_way + c end
+      if used <= 0 then
+        used, carry = 0, 0
+      else
+        stamp, carry = base - floor(under_way / b), under_way % b
+      end
+    end
   elseif algorithm == SLIDING then
     local passed = floor(stamp / b) - floor(counted / b)
     if passed == 0 then

@@ -185,15 +185,15 @@ impl Shared {
         let InStore { key, skew, .. } = hold.shared.as_ref()?;
         let in_force = self.is_in_force(hold, self.clock.now());
         let Hold { quota, admitted, .. } = hold;
-        let counted = admitted.state()?;
+        let after = admitted.state()?;
         let flags = if in_force { 0 } else { wire::ELSEWHERE };
-        let change = Change::Settle { actual, at: admitted.at, counted: counted.stamp };
+        let change = Change::Settle { actual, at: admitted.at, counted: after.stamp };
         let layer = wire::layer(quota, flags, admitted.cost, self.store_now(now));
         let (done, told) = oneshot::channel();
         let amendment = Amendment { key: key.clone(), layer, change, done: Some(done), returns };
         self.queue.put(amendment);
         let now = now.saturating_add_signed(*skew).max(admitted.at);
-        let state = quota.settle(Some(counted), admitted, now, actual).filter(|_| in_force);
+        let state = quota.settle(Some(after), admitted, now, actual).filter(|_| in_force);
         let verdict =
             state.map(|state| quota.peek(Seen::State(state), now, admitted.cost).by_store());
         Some(Settled { verdict, told: Some(told) })
