@@ -47,6 +47,7 @@ pub mod connections;
 pub mod deadline;
 pub mod digest;
 pub mod explain;
+pub mod file_lock;
 pub mod gateway;
 pub mod handover;
 pub mod hop;
