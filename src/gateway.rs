@@ -344,6 +344,9 @@ impl Gateway {
     pub fn tick(&self) {
         self.clock.sync();
         self.store.sweep(self.clock.now());
+        if self.overrides.look_for_file() {
+            self.heed_grants();
+        }
         self.overrides.sweep();
         self.metrics.tick();
         self.look_at_workers();

@@ -88,13 +88,10 @@ impl Overrides {
             return Ok(());
         }
         let first = matches!(book.persistence, Persistence::Nowhere);
-        book.persistence = match Persistence::open(keeper, passed_on) {
-            Ok(persistence) => persistence,
-            Err(error) => {
-                book.persistence = Persistence::InUse(error.to_string());
-                return Err(KeepError::InUse(error));
-            }
-        };
+        book.persistence = Persistence::open(keeper, passed_on);
+        if let Persistence::InUse(_, error) = &book.persistence {
+            return Err(KeepError::InUse(error.clone()));
+        }
         let Book { persistence: Persistence::File(file), acts, .. } = &mut *book else {
             return Ok(());
         };
@@ -110,6 +107,21 @@ impl Overrides {
             acts::write(&file.path, acts)?;
         }
         Ok(())
+    }
+
+    /// Tries again to keep acts in the file, if another process used it. Says whether acts may have
+    /// come into force by that.
+    pub fn look_for_file(&self) -> bool {
+        let path = match &self.book.lock().persistence {
+            Persistence::InUse(path, _) if !self.gate.is_closed() => path.clone(),
+            _ => return false,
+        };
+        match self.keep(Keeper::File(path.clone()), &mut Vec::new()) {
+            Ok(()) => tracing::info!("bans and grants are kept in {} from now on", path.display()),
+            Err(KeepError::InUse(_)) => return false,
+            Err(error) => tracing::error!("{error}"),
+        }
+        true
     }
 
     /// The lock on the file of acts for a successor, if there is one.
@@ -152,7 +164,7 @@ impl Overrides {
         match &book.persistence {
             Persistence::Nowhere => Ok(()),
             Persistence::File(file) => acts::write(&file.path, &book.acts),
-            Persistence::InUse(error) => Err(io::Error::other(error.clone())),
+            Persistence::InUse(_, error) => Err(io::Error::other(error.clone())),
             Persistence::Store => {
                 book.untold.push_back((name, act));
                 self.untold.send_replace(book.untold.len());

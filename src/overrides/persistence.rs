@@ -1,7 +1,7 @@
 //! Where operators' acts are kept over a restart: a file that no other process writes, or the store that
 //! a fleet shares.
 
-use crate::file_lock::{FileLock, LockError};
+use crate::file_lock::FileLock;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub(super) enum Persistence {
     #[default]
     Nowhere,
     File(ActFile),
-    /// Another process uses the file.
-    InUse(String),
+    /// Another process uses the file, as it says here.
+    InUse(PathBuf, String),
     Store,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct ActFile {
 pub enum KeepError {
     /// Another process writes the file.
     #[error("bans and grants will not survive a restart: {0}")]
-    InUse(LockError),
+    InUse(String),
     /// The file cannot be used.
     #[error("bans and grants from before cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -56,14 +56,15 @@ impl Persistence {
         }
     }
 
-    pub(super) fn open(keeper: Keeper, passed_on: &mut Vec<File>) -> Result<Self, LockError> {
-        let path = match keeper {
-            Keeper::Nobody => return Ok(Self::Nowhere),
-            Keeper::Store => return Ok(Self::Store),
-            Keeper::File(path) => path,
-        };
-        let lock = FileLock::acquire_if_possible(&path, passed_on)?;
-        Ok(Self::File(ActFile { path, lock }))
+    pub(super) fn open(keeper: Keeper, passed_on: &mut Vec<File>) -> Self {
+        match keeper {
+            Keeper::Nobody => Self::Nowhere,
+            Keeper::Store => Self::Store,
+            Keeper::File(path) => match FileLock::acquire_if_possible(&path, passed_on) {
+                Ok(lock) => Self::File(ActFile { path, lock }),
+                Err(error) => Self::InUse(path, error.to_string()),
+            },
+        }
     }
 
     pub(super) fn lock(&mut self) -> Option<&mut FileLock> {

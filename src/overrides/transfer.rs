@@ -117,7 +117,7 @@ impl Overrides {
                 self.untold.send_replace(untold.len());
                 Ok(())
             }
-            Persistence::File(_) | Persistence::Nowhere | Persistence::InUse(_) => Ok(()),
+            Persistence::File(_) | Persistence::Nowhere | Persistence::InUse(..) => Ok(()),
         }
     }
 }
