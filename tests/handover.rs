@@ -190,6 +190,52 @@ fn what_the_operator_was_told_is_done_survives_handovers() {
 }
 
 #[test]
+fn what_a_caller_has_used_stays_forgotten() {
+    const CALLERS: usize = 200;
+    let backend = Backend::start();
+    let (port, admin) = (HeldPort::new(), HeldPort::new());
+    let yaml = format!(
+        "listen: {}\nadmin: {}\nstore: {{ memory: {{ snapshot: limits.bin }} }}\nidentity: {{ trusted_proxies: [127.0.0.1] }}\n{}",
+        port.address(),
+        admin.address(),
+        limited(&backend, "[{ name: x, by: ip, rate: 1/hour }]")
+    );
+    let mut gateway = Generations::start(&yaml);
+    let operator = Steady(admin.address());
+    let status = |connection: &mut Connection, n: usize| {
+        connection.send("GET", "/", &[("x-forwarded-for", &format!("9.9.9.{n}"))], b"").status
+    };
+    let mut connection = Connection::open(port.address());
+    let used: Vec<u16> = (0..CALLERS).map(|n| status(&mut connection, n)).collect();
+    assert_eq!(used, [200; CALLERS]);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let forgotten = std::thread::scope(|scope| {
+        let reset = scope.spawn(|| {
+            let mut forgotten = Vec::new();
+            for n in (0..CALLERS).take_while(|_| !stop.load(Ordering::SeqCst)) {
+                let body = format!("{{\"caller\": \"ip:9.9.9.{n}\"}}");
+                if operator.ask("POST", "/api/v1/callers/reset", &body).is_some() {
+                    forgotten.push(n);
+                }
+                rounds.fetch_add(1, Ordering::SeqCst);
+            }
+            forgotten
+        });
+        eventually("a reset", || (rounds.load(Ordering::SeqCst) > 0).then_some(()));
+        gateway.hand_over();
+        eventually("the end of the first", || {
+            let _ = gateway.first.child.try_wait();
+            (!lives(gateway.first.child.id())).then_some(())
+        });
+        stop.store(true, Ordering::SeqCst);
+        reset.join().unwrap()
+    });
+    let mut connection = Connection::open(port.address());
+    let again: Vec<u16> = forgotten.iter().map(|n| status(&mut connection, *n)).collect();
+    assert_eq!(again, vec![200; forgotten.len()], "{forgotten:?}");
+}
+
+#[test]
 fn a_penalty_of_the_old_process_holds_in_the_new_one() {
     let backend = Backend::start();
     let (port, admin) = (HeldPort::new(), HeldPort::new());
@@ -229,6 +275,31 @@ fn a_penalty_of_the_old_process_holds_in_the_new_one() {
     let operator = Steady(admin.address());
     let banned = ["ip:9.9.9.1", "ip:9.9.9.2"].map(str::to_owned).into();
     eventually("both bans", || (operator.page("/api/v1/bans", "bans") == banned).then_some(()));
+}
+
+#[test]
+fn processes_that_have_handed_over_end_when_the_last_request_is_answered() {
+    let (go, on_go) = std::sync::mpsc::channel::<()>();
+    let on_go = parking_lot::Mutex::new(on_go);
+    let backend = Backend::with(move |_, stream| {
+        on_go.lock().recv().is_ok()
+            && std::io::Write::write_all(stream, &crate::common::backend::ok("done")).is_ok()
+    });
+    let yaml = format!("admin: 127.0.0.1:0\n{}", open(&backend));
+    let mut gateway = Generations::start(&yaml);
+    let mut busy = Connection::open(gateway.first.address);
+    busy.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request", || (backend.seen().len() == 1).then_some(()));
+    // The second passes on to the third what it hears from the first, until that has ended.
+    let before = [gateway.hand_over(), gateway.hand_over()];
+    assert!(before.iter().all(|process| lives(*process)));
+    go.send(()).unwrap();
+    assert_eq!(busy.read_reply("GET").text(), "done");
+    eventually("the end of both", || {
+        let _ = gateway.first.child.try_wait();
+        before.iter().all(|process| !lives(*process)).then_some(())
+    });
+    assert!(lives(gateway.id()));
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub(super) struct Control {
     heir: Option<Heir>,
     /// The process to take over from, while acts are refused here.
     predecessor: Option<(Predecessor, Closed)>,
+    /// Hears the predecessor until it has ended.
+    hears_predecessor: Option<tokio::task::JoinHandle<()>>,
     /// How long callers are told to come again by another connection before idle ones are closed.
     farewell: Duration,
     /// A process that is to take over, as long as it starts.
@@ -102,6 +104,7 @@ impl Control {
             saving: Saving::default(),
             heir: None,
             predecessor: None,
+            hears_predecessor: None,
             farewell: Duration::ZERO,
             successor: None,
         }
@@ -162,7 +165,8 @@ impl Control {
             let _ = started.send(Ok(()));
             if let Some((predecessor, closed)) = self.predecessor.take() {
                 let gateway = Arc::clone(&self.gateway);
-                tokio::task::spawn_local(succession::take_over(gateway, predecessor, closed));
+                let taking_over = succession::take_over(gateway, predecessor, closed);
+                self.hears_predecessor = Some(tokio::task::spawn_local(taking_over));
             }
             tokio::task::spawn_local(health::follow(Arc::clone(&self.gateway)));
             tokio::task::spawn_local(names::follow(Arc::clone(&self.gateway)));
@@ -371,12 +375,13 @@ impl Control {
         self.listeners.send_replace(Listeners::new());
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
-            if workers.iter().all(JoinHandle::is_finished) {
+            if workers.iter().all(JoinHandle::is_finished) && !self.passes_on_for_another() {
                 return self.pass_on().await;
             }
             tokio::select! {
                 Heard::Stop = signals.next() => {
                     tracing::warn!("stopping at once");
+                    self.hears_predecessor = None;
                     self.stop.send_replace(Some(Stop::default()));
                 }
                 _ = second.tick() => self.pass_on().await,

@@ -97,6 +97,12 @@ impl Control {
         Ok((sockets?, self.gateway.pass_on_locks()?))
     }
 
+    /// Whether the process before this one has not ended, so that what it passes on has to go further.
+    pub(super) fn passes_on_for_another(&self) -> bool {
+        let hears = self.hears_predecessor.as_ref().is_some_and(|task| !task.is_finished());
+        hears && self.heir.as_ref().is_some_and(|heir| heir.successor.is_some())
+    }
+
     /// Tells the process that has taken over who was banned since.
     pub(super) async fn pass_on(&mut self) {
         if let Some(heir) = &mut self.heir
