@@ -22,7 +22,7 @@ pub use pages::ALL as PAGES;
 use crate::gateway::Gateway;
 use access::Access;
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -108,13 +108,24 @@ async fn call(
         Page::Top => Ok(live::top(gateway)),
         Page::OpenApi => Ok(pages::openapi()),
         Page::Caller => callers::look_up(gateway, &query).await,
-        Page::ResetCaller => callers::reset(gateway, &body(request).await?).await,
         Page::Bans => Ok(acts::bans(gateway)),
-        Page::Ban => acts::ban(gateway, &body(request).await?).await,
-        Page::LiftBan => acts::lift(gateway, &query).await,
         Page::Grants => Ok(acts::grants(gateway)),
-        Page::Grant => acts::grant(gateway, &body(request).await?).await,
-        Page::WithdrawGrant => acts::withdraw(gateway, &query).await,
+        Page::Ban | Page::Grant | Page::ResetCaller => {
+            let body = body(request).await?;
+            let _permit = gateway.overrides.gate.admit().ok_or_else(ApiError::handing_over)?;
+            match page {
+                Page::Ban => acts::ban(gateway, &body).await,
+                Page::Grant => acts::grant(gateway, &body).await,
+                _ => callers::reset(gateway, &body).await,
+            }
+        }
+        Page::LiftBan | Page::WithdrawGrant => {
+            let _permit = gateway.overrides.gate.admit().ok_or_else(ApiError::handing_over)?;
+            match page {
+                Page::LiftBan => acts::lift(gateway, &query).await,
+                _ => acts::withdraw(gateway, &query).await,
+            }
+        }
         Page::Reload => acts::reload(operator).await,
         Page::Drain => Ok(acts::drain(gateway, true)),
         Page::Undrain => Ok(acts::drain(gateway, false)),
@@ -129,11 +140,13 @@ async fn call(
 struct ApiError {
     status: StatusCode,
     message: String,
+    /// In how many seconds the same may succeed.
+    retry_after: Option<u16>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, message: message.into(), retry_after: None }
     }
 
     fn bad(message: impl Into<String>) -> Self {
@@ -148,8 +161,18 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "the shared store is away")
     }
 
+    /// What this process would say now, the next one might not know.
+    fn handing_over() -> Self {
+        let message = "a new process is taking over: try again";
+        Self { retry_after: Some(1), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message) }
+    }
+
     fn answer(&self) -> Answer {
-        json_answer(self.status, &json!({ "error": self.message }))
+        let mut answer = json_answer(self.status, &json!({ "error": self.message }));
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        answer
     }
 }
 

@@ -1,18 +1,22 @@
 //! What lives as long as the process: the store, the clock, the counters, and the snapshot that
 //! requests run on. A reload builds the next snapshot and swaps it in; nothing else changes.
 
+mod files;
+
+pub use files::{SnapshotLock, StateFiles};
+
 use crate::clock::{Clock, Micros, SECOND, write_rfc3339};
 use crate::config::Config;
 use crate::config::model::{PerIp, SharedStore};
 use crate::connections::Connections;
+use crate::file_lock::FileLock;
 use crate::lines::Lines;
 use crate::metrics::{EndpointReading, Metrics, Process, Readings, StoreMetrics};
 use crate::overload::gate::Reading;
 use crate::overload::memory::Memory as MemoryUse;
-use crate::overrides::{Ban, Bans, Keeper, Overrides};
+use crate::overrides::{Bans, Overrides};
 use crate::proxy::leaving;
 use crate::proxy::via::Via;
-use crate::saved::{self, Moment};
 use crate::shares::Shares;
 use crate::snapshot::{Lasting, Snapshot};
 use crate::store::{Memory, Redis, Store};
@@ -21,11 +25,10 @@ use crate::top::Top;
 use crate::upstream::names::{Names, Resolver};
 use crate::upstream::{Endpoint, Upstream};
 use arc_swap::ArcSwap;
+use files::{keep, remembered};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -89,6 +92,8 @@ pub struct Gateway {
     descriptors: u64,
     /// The shared store that was configured when the process began.
     shared: Option<SharedStore>,
+    /// No other process writes the snapshot.
+    snapshot_lock: Mutex<Option<FileLock>>,
 }
 
 /// Whether a gateway wants requests.
@@ -136,6 +141,7 @@ impl Gateway {
         log: Box<dyn Write + Send>,
         resolver: Resolver,
         memory: MemoryUse,
+        mut files: StateFiles,
     ) -> Self {
         let names = Arc::new(Names::new(resolver));
         names.learn(&config.upstreams);
@@ -155,7 +161,7 @@ impl Gateway {
                 Store::Redis(Redis::new(shared, workers, clock.clone(), counters, overrides))
             }
         };
-        keep(&overrides, &config, store.is_shared());
+        keep(&overrides, &config, store.is_shared(), &mut files.passed_on);
         let shared = config.shared.clone();
         let lasting = Lasting {
             store: &store,
@@ -196,6 +202,7 @@ impl Gateway {
             memory_used: AtomicU64::new(f64::NAN.to_bits()),
             descriptors,
             shared,
+            snapshot_lock: Mutex::new(files.snapshot),
         };
         let (wanted, most) = (gateway.wanted_connections(), gateway.max_connections());
         if most < wanted {
@@ -223,13 +230,13 @@ impl Gateway {
         }
     }
 
-    /// Swaps the next generation in.
-    pub fn adopt(&self, config: Config) {
+    /// Swaps the next generation in, whose snapshot is locked.
+    pub fn adopt(&self, config: Config, lock: SnapshotLock) {
         if config.shared != self.shared {
             tracing::warn!("'store' has changed: that takes effect when the gateway is restarted");
         }
         self.store.set_max_keys(config.max_keys);
-        keep(&self.overrides, &config, self.store.is_shared());
+        keep(&self.overrides, &config, self.store.is_shared(), &mut Vec::new());
         self.names.learn(&config.upstreams);
         let previous = self.snapshot.load();
         let lasting = Lasting {
@@ -250,6 +257,9 @@ impl Gateway {
         self.overrides.bans.adopt(next.penalties());
         let generation = next.generation;
         self.snapshot.store(Arc::new(next));
+        if let SnapshotLock::Other(lock) = lock {
+            *self.snapshot_lock.lock() = lock;
+        }
         self.generation.store(generation, Ordering::Release);
         // Names may have been looked up meanwhile.
         self.move_endpoints();
@@ -334,20 +344,12 @@ impl Gateway {
     pub fn tick(&self) {
         self.clock.sync();
         self.store.sweep(self.clock.now());
+        if self.overrides.look_for_file() {
+            self.heed_grants();
+        }
         self.overrides.sweep();
         self.metrics.tick();
         self.look_at_workers();
-    }
-
-    /// Writes what a restart must not forgive, if a file is configured for it. It may take a while.
-    pub fn save(&self) -> io::Result<()> {
-        let snapshot = self.snapshot.load();
-        let (Some(saved), Store::Memory(memory)) = (&snapshot.saved, &self.store) else {
-            return Ok(());
-        };
-        let now = self.clock.now();
-        let moment = Moment { now, wall: self.clock.wall(now) };
-        saved::write(&saved.path, memory, &self.overrides.bans, moment)
     }
 
     /// A moment as others read it: seconds since 1970, by the wall clock.
@@ -433,51 +435,5 @@ impl Gateway {
             members.endpoints.iter().map(read).collect::<Vec<_>>()
         };
         self.snapshot.load().upstreams.iter().flat_map(of).collect()
-    }
-}
-
-/// What was used and who was banned before a restart, as far as it was saved. A file that cannot be
-/// read is said and not used: a gateway that does not start would be worse.
-fn remembered(config: &Config, now: Micros, metrics: &Metrics) -> (Memory, Bans) {
-    let path = config.saved.as_ref().map(|saved| saved.path.as_path());
-    match path.map(|path| saved::read(path, config.max_keys, now)) {
-        None | Some(Ok(None)) => (),
-        Some(Ok(Some((memory, bans)))) => {
-            tracing::info!("{} counters go on from before the restart", memory.keys());
-            for ban in bans.list(now) {
-                let metrics = Some(metrics.limit(ban.why.limit(), ""));
-                bans.add(Ban { metrics, ..Ban::clone(&ban) }, now);
-            }
-            return (memory, bans);
-        }
-        Some(Err(error)) => {
-            let path = path.unwrap_or(Path::new(""));
-            tracing::error!("{} is not used, counters begin anew: {error}", path.display());
-            // It is not overwritten: somebody may want to know what was in it.
-            let kept = saved::beside(path, ".unusable");
-            if fs::rename(path, &kept).is_ok() {
-                tracing::error!("it is kept as {}", kept.display());
-            }
-        }
-    }
-    (Memory::new(config.max_keys), Bans::default())
-}
-
-/// Has bans and grants survive a restart, in the store that is in use or in a file. What cannot be read
-/// is said, and nothing is lost by it.
-fn keep(overrides: &Overrides, config: &Config, shared: bool) {
-    let keeper = match &config.admin {
-        _ if shared => Keeper::Store,
-        Some(admin) => {
-            // A service has a folder for such things; otherwise it lies beside the configuration.
-            let state = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
-            let state = state.map(|folder| folder.join("overrides.json"));
-            let main = config.files.first().map(|file| file.with_extension("overrides.json"));
-            admin.overrides.clone().or(state).or(main).map_or(Keeper::Nobody, Keeper::File)
-        }
-        None => Keeper::Nobody,
-    };
-    if let Err(error) = overrides.keep(keeper) {
-        tracing::error!("bans and grants from before cannot be read: {error}");
     }
 }

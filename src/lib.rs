@@ -26,6 +26,7 @@
 //! | [`snapshot`] | configuration → one immutable generation that requests run on |
 //! | [`gateway`] | what lives as long as the process; a reload swaps the snapshot |
 //! | [`server`], [`worker`] | threads: one control thread, one single-threaded runtime per core |
+//! | [`handover`], [`file_lock`] | the next process takes over; files that one process writes |
 //! | [`limit`], [`store`], [`overrides`] | the algorithms as pure functions, where their states live, and what is otherwise for single callers |
 //! | [`layer`], [`told`] | the same limits in a tower stack of your own; what callers are told |
 //! | [`upstream`] | endpoints, balancing, pooled connections |
@@ -47,6 +48,7 @@ pub mod connections;
 pub mod deadline;
 pub mod digest;
 pub mod explain;
+pub mod file_lock;
 pub mod gateway;
 pub mod handover;
 pub mod hop;

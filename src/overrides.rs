@@ -6,24 +6,34 @@
 //!                 └───► told ──► shared store ──► adopt ──► Bans, Grants of every other gateway
 //! ```
 //!
-//! They last for their time and survive reloads. Bans for ignored rejects (`penalty`) are each
+//! They last for their time and survive reloads; a successor gets them from the process before it
+//! (`transfer`), and acts are refused meanwhile (`gate`). Bans for ignored rejects (`penalty`) are each
 //! gateway's own; to lift one is an act, which reaches every gateway.
 
 mod acts;
 mod bans;
+mod gate;
 mod grants;
+mod persistence;
+mod transfer;
 mod who;
 
 pub use acts::{Act, Acts, What, name};
 pub use bans::{Ban, Bans, Why};
+pub use gate::{Closed, Gate, Permit};
 pub use grants::{FACTORS, Grant, Grants};
+pub use persistence::{KeepError, Keeper};
+pub use transfer::Transfer;
 pub use who::{NoCaller, Who};
 
 use crate::clock::{Clock, Micros};
+use crate::file_lock::FileLock;
 use parking_lot::Mutex;
+use persistence::Persistence;
 use std::collections::{HashSet, VecDeque};
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 use tokio::sync::watch;
 
 /// So many acts are told at once.
@@ -36,8 +46,12 @@ pub struct Overrides {
     pub bans: Bans,
     /// Whoever has other rates.
     pub grants: Grants,
+    /// Whether operators' acts are accepted.
+    pub gate: Gate,
     clock: Clock,
     book: Mutex<Book>,
+    /// Bans for ignored rejects that a successor knows of.
+    passed_on: Mutex<transfer::PassedOn>,
     /// How many changes a shared store has not heard of.
     untold: watch::Sender<usize>,
 }
@@ -45,21 +59,11 @@ pub struct Overrides {
 #[derive(Debug, Default)]
 struct Book {
     acts: Acts,
-    keeper: Keeper,
+    persistence: Persistence,
     /// What a shared store is to be told: acts, or names of acts that are withdrawn.
     untold: VecDeque<(String, Option<Act>)>,
-}
-
-/// Who remembers acts over a restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Keeper {
-    /// Nobody.
-    #[default]
-    Nobody,
-    /// A file.
-    File(PathBuf),
-    /// A store that others share.
-    Store,
+    /// A shared store has said what it holds.
+    heard: bool,
 }
 
 impl Overrides {
@@ -68,22 +72,30 @@ impl Overrides {
         Self {
             bans,
             grants: Grants::default(),
+            gate: Gate::default(),
             clock,
             book: Mutex::default(),
+            passed_on: Mutex::default(),
             untold: watch::Sender::new(0),
         }
     }
 
-    /// From now on acts are remembered here. What a file remembers from before is in force.
-    pub fn keep(&self, keeper: Keeper) -> io::Result<()> {
+    /// From now on acts are kept here. What a file holds from before is in force. `passed_on` are lock
+    /// files of the predecessor.
+    pub fn keep(&self, keeper: Keeper, passed_on: &mut Vec<File>) -> Result<(), KeepError> {
         let mut book = self.book.lock();
-        if book.keeper == keeper {
+        if book.persistence.is(&keeper) {
             return Ok(());
         }
-        let first = book.keeper == Keeper::Nobody;
-        book.keeper = keeper;
-        let Book { keeper: Keeper::File(path), acts, .. } = &mut *book else { return Ok(()) };
-        let remembered = acts::read(path)?;
+        let first = matches!(book.persistence, Persistence::Nowhere);
+        book.persistence = Persistence::open(keeper, passed_on);
+        if let Persistence::InUse(_, error) = &book.persistence {
+            return Err(KeepError::InUse(error.clone()));
+        }
+        let Book { persistence: Persistence::File(file), acts, .. } = &mut *book else {
+            return Ok(());
+        };
+        let remembered = acts::read(&file.path)?;
         let now = self.wall();
         for (name, act) in remembered {
             if act.until > now && !acts.contains_key(&name) {
@@ -91,7 +103,37 @@ impl Overrides {
                 acts.insert(name, act);
             }
         }
-        if first { Ok(()) } else { acts::write(path, acts) }
+        if !first {
+            acts::write(&file.path, acts)?;
+        }
+        Ok(())
+    }
+
+    /// Tries again to keep acts in the file, if another process used it. Says whether acts may have
+    /// come into force by that.
+    pub fn look_for_file(&self) -> bool {
+        let path = match &self.book.lock().persistence {
+            Persistence::InUse(path, _) if !self.gate.is_closed() => path.clone(),
+            _ => return false,
+        };
+        match self.keep(Keeper::File(path.clone()), &mut Vec::new()) {
+            Ok(()) => tracing::info!("bans and grants are kept in {} from now on", path.display()),
+            Err(KeepError::InUse(_)) => return false,
+            Err(error) => tracing::error!("{error}"),
+        }
+        true
+    }
+
+    /// The lock on the file of acts for a successor, if there is one.
+    pub fn pass_on_lock(&self) -> Option<io::Result<OwnedFd>> {
+        self.book.lock().persistence.lock().map(FileLock::pass_on)
+    }
+
+    /// That lock is no other process's.
+    pub fn own_lock(&self) {
+        if let Some(lock) = self.book.lock().persistence.lock() {
+            lock.own();
+        }
     }
 
     /// Says something of a caller: it holds at once. What fails is remembering it.
@@ -112,17 +154,18 @@ impl Overrides {
             self.undo(act);
         }
         // Another gateway may have said it a moment ago.
-        if act.is_none() && book.keeper != Keeper::Store {
+        if act.is_none() && !matches!(book.persistence, Persistence::Store) {
             return (false, Ok(()));
         }
         (act.is_some(), self.tell(&mut book, name.to_owned(), None))
     }
 
     fn tell(&self, book: &mut Book, name: String, act: Option<Act>) -> io::Result<()> {
-        match &book.keeper {
-            Keeper::Nobody => Ok(()),
-            Keeper::File(path) => acts::write(path, &book.acts),
-            Keeper::Store => {
+        match &book.persistence {
+            Persistence::Nowhere => Ok(()),
+            Persistence::File(file) => acts::write(&file.path, &book.acts),
+            Persistence::InUse(_, error) => Err(io::Error::other(error.clone())),
+            Persistence::Store => {
                 book.untold.push_back((name, act));
                 self.untold.send_replace(book.untold.len());
                 Ok(())
@@ -152,6 +195,7 @@ impl Overrides {
     /// new.
     pub fn adopt(&self, all: &Acts) -> Vec<Act> {
         let (mut book, now) = (self.book.lock(), self.wall());
+        book.heard = true;
         let untold = std::mem::take(&mut book.untold);
         let names: HashSet<&str> = untold.iter().map(|(name, _)| name.as_str()).collect();
         let is_untold = |name: &str| names.contains(name);
@@ -197,10 +241,11 @@ impl Overrides {
         let before = book.acts.len();
         book.acts.retain(|_, act| act.until > wall);
         if book.acts.len() < before
-            && let Keeper::File(path) = &book.keeper
+            && let Persistence::File(file) = &book.persistence
+            && !self.gate.is_closed()
         {
             // It would be forgotten at the next start anyway.
-            let _ = acts::write(path, &book.acts);
+            let _ = acts::write(&file.path, &book.acts);
         }
     }
 
@@ -262,11 +307,12 @@ mod tests {
         let path = folder.path().join("overrides.json");
         let clock = Clock::manual(1000);
         let first = Overrides::new(clock.clone(), Bans::default());
-        first.keep(Keeper::File(path.clone())).unwrap();
+        first.keep(Keeper::File(path.clone()), &mut Vec::new()).unwrap();
         first.act(act(What::Ban, 1000, 5000)).unwrap();
         first.act(act(What::Grant, 1000, 3000)).unwrap();
+        drop(first);
         let second = Overrides::new(clock.clone(), Bans::default());
-        second.keep(Keeper::File(path.clone())).unwrap();
+        second.keep(Keeper::File(path.clone()), &mut Vec::new()).unwrap();
         assert_eq!(second.bans.find(IP, 1000).unwrap().until, 5000);
         assert_eq!(second.grants.factor(&[IP], "x", 1000), Some(2.0));
         clock.advance(Duration::from_micros(2000));
@@ -286,8 +332,8 @@ mod tests {
             Overrides::new(clock.clone(), Bans::default()),
             Overrides::new(clock, Bans::default()),
         );
-        here.keep(Keeper::Store).unwrap();
-        there.keep(Keeper::Store).unwrap();
+        here.keep(Keeper::Store, &mut Vec::new()).unwrap();
+        there.keep(Keeper::Store, &mut Vec::new()).unwrap();
         here.act(act(What::Ban, 1000, 5000)).unwrap();
         let mut all = Acts::new();
         let mut hear = |from: &Overrides| {

@@ -20,7 +20,8 @@ const HEAD: usize = SIGNATURE.len() + 4;
 pub struct Header {
     /// Its bytes.
     pub length: usize,
-    /// Whom the balancer connects; nobody if it speaks for itself.
+    /// The client that the balancer connects. `None` where the balancer speaks for itself or names no
+    /// address of IP: the connection's own peer is the client.
     pub source: Option<SocketAddr>,
 }
 
@@ -93,7 +94,8 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, NoHeader> {
     let Some(rest) = bytes.get(HEAD..HEAD + length) else { return Ok(None) };
     let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
     let source = match (command, family) {
-        (LOCAL, _) | (_, 0x00) => None,
+        // UNSPEC, and sockets of the UNIX family: the receiver uses the real endpoints.
+        (LOCAL, _) | (_, 0x00 | 0x31 | 0x32) => None,
         (_, 0x11) => {
             let ip = rest.first_chunk::<4>().ok_or(NoHeader)?;
             Some(SocketAddr::new(Ipv4Addr::from(*ip).into(), port(8).ok_or(NoHeader)?))
@@ -139,6 +141,8 @@ mod tests {
             (binary(0x21, 0x21, &v6), Some("[::1]:80")),
             (binary(0x20, 0x00, &[]), None),
             (binary(0x20, 0x11, &v4), None),
+            (binary(0x21, 0x31, &[b'/'; 216]), None),
+            (binary(0x21, 0x32, &[b'/'; 216]), None),
         ]
     }
 
@@ -182,7 +186,7 @@ mod tests {
             (0x11, 0x11, 12),
             (0x22, 0x11, 12),
             (0x21, 0x12, 12),
-            (0x21, 0x31, 216),
+            (0x21, 0x41, 216),
             (0x21, 0x11, 11),
         ] {
             let bytes = binary(command, family, &vec![0; length]);
@@ -193,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(index in 0_usize..9, at in 0_usize..60, byte: u8) {
+        fn no_bytes_panic(index in 0_usize..11, at in 0_usize..60, byte: u8) {
             let (mut bytes, _) = good().swap_remove(index);
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -12,7 +12,8 @@ mod signals;
 use crate::clock::Clock;
 use crate::config::files::Files;
 use crate::config::{self, LoadError, Loaded};
-use crate::gateway::Gateway;
+use crate::file_lock::LockError;
+use crate::gateway::{Gateway, StateFiles};
 use crate::handover::Inherited;
 use crate::listener::Listeners;
 use crate::overload::memory::Memory;
@@ -43,7 +44,7 @@ pub struct Options {
     pub resolver: Resolver,
     /// Where it is written how much memory there is.
     pub memory: Memory,
-    /// Sockets that are bound already.
+    /// What other processes have opened for this one.
     pub inherited: Inherited,
 }
 
@@ -75,6 +76,12 @@ pub enum Error {
     /// A certificate that was read cannot be used for TLS.
     #[error("TLS cannot be set up: {0}")]
     Tls(#[from] TlsError),
+    /// Another process writes the snapshot that is configured.
+    #[error("the snapshot {0}; each gateway needs a file of its own (store.memory.snapshot)")]
+    Snapshot(#[from] LockError),
+    /// A reload that has to wait.
+    #[error("a new process is taking over")]
+    HandingOver,
     /// A thread panicked; what it held is gone, so the process must be started anew.
     #[error("{0} has died")]
     Died(&'static str),
@@ -100,6 +107,8 @@ impl Server {
         if warnings.iter().next().is_some() {
             tracing::warn!("{} can be used, but:\n{warnings}", options.path.display());
         }
+        let passed_on = std::mem::take(&mut options.inherited.locks);
+        let state_files = StateFiles::lock(&config, passed_on)?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.workers.unwrap_or_else(cores).max(1);
         let inherited = &mut options.inherited;
@@ -109,7 +118,7 @@ impl Server {
             passed_on.map_or_else(|| listeners::bind(admin.address, false), Ok)
         });
         let admin_socket = admin.transpose()?;
-        options.inherited.finish();
+        inherited.close_unused_sockets();
         let admin_config = config.admin.clone();
         let gateway = Arc::new(Gateway::new(
             config,
@@ -118,7 +127,13 @@ impl Server {
             options.access_log,
             options.resolver,
             options.memory,
+            state_files,
         ));
+        let predecessor = options.inherited.predecessor.take();
+        let predecessor = predecessor.and_then(|predecessor| {
+            let acts_refused = gateway.overrides.gate.begin_closed()?;
+            Some((predecessor, acts_refused))
+        });
 
         let (listeners, on_listeners) = watch::channel(bound);
         let (stop, on_stop) = watch::channel(None);
@@ -135,7 +150,7 @@ impl Server {
             commands.clone(),
         );
         let admin = admin_config.zip(admin_socket);
-        let control = control.spawn(admin, on_command, workers, options.signals)?;
+        let control = control.spawn(admin, predecessor, on_command, workers, options.signals)?;
         let control = Some(control);
         Ok(Self { gateway, commands, listeners: on_listeners, admin: on_admin, control })
     }

@@ -19,11 +19,14 @@ const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 fn a_balancer_names_the_caller_in_either_version() {
     let backend = Backend::start();
     let gateway = behind_a_balancer(&backend);
+    // The balancer's own client came over a socket file.
+    let unix = [b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xd8".as_slice(), &[b'/'; 216]].concat();
     for (header, caller) in [
         (TEXT, "192.0.2.7"),
         (BINARY, "192.0.2.9"),
         (LOCAL, "127.0.0.1"),
         (b"PROXY UNKNOWN\r\n", "127.0.0.1"),
+        (&unix, "127.0.0.1"),
     ] {
         // In one piece, and byte by byte.
         for step in [usize::MAX, 1] {

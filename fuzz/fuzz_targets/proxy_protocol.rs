@@ -44,7 +44,7 @@ fn check(bytes: &[u8], result: Result<Option<Header>, NoHeader>) {
     if let Some(rest) = header.strip_prefix(SIGNATURE) {
         assert_eq!(length, 16 + usize::from(u16::from_be_bytes([rest[2], rest[3]])));
         assert!(matches!(rest[0], 0x20 | 0x21));
-        assert_eq!(source.is_some(), rest[0] == 0x21 && rest[1] != 0);
+        assert_eq!(source.is_some(), rest[0] == 0x21 && matches!(rest[1], 0x11 | 0x21));
         return;
     }
     assert!(header.starts_with(b"PROXY ") && header.ends_with(b"\r\n") && length <= 107);

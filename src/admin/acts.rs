@@ -171,6 +171,9 @@ pub(super) async fn withdraw(gateway: &Gateway, query: &Query) -> Result<Value, 
 }
 
 pub(super) async fn reload(operator: &Operator) -> Result<Value, ApiError> {
+    if operator.gateway.overrides.gate.is_closed() {
+        return Err(ApiError::handing_over());
+    }
     tracing::info!("the operator reloads the configuration");
     match (operator.reload)().await {
         Ok(Ok(generation)) => Ok(json!({ "generation": generation })),

@@ -1,6 +1,8 @@
 //! The control thread: reloads as files change or a signal says so, runs the admin listener, and
 //! stops the workers in good order.
 
+mod succession;
+
 use super::Error;
 use super::following::Following;
 use super::listeners::{Bound, bind};
@@ -10,8 +12,9 @@ use crate::admin;
 use crate::config::files::{Files, steps};
 use crate::config::{self, Config, LoadError, Loaded, model};
 use crate::gateway::Gateway;
-use crate::handover::{self, HandoverError, Inherited};
+use crate::handover::{self, Inherited, Predecessor};
 use crate::listener::Listeners;
+use crate::overrides::Closed;
 use crate::telemetry;
 use crate::upstream::{health, names};
 use crate::worker::Stop;
@@ -20,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use succession::{Heir, Step};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -46,12 +50,16 @@ pub(super) struct Control {
     /// What the last reload failed for, so that it is not said every time.
     failure: Option<String>,
     saving: Saving,
-    /// Another process has the sockets and the counters now.
-    handed_over: bool,
+    /// The process that has the sockets and the counters now.
+    heir: Option<Heir>,
+    /// The process to take over from, while acts are refused here.
+    predecessor: Option<(Predecessor, Closed)>,
+    /// Hears the predecessor until it has ended.
+    hears_predecessor: Option<tokio::task::JoinHandle<()>>,
     /// How long callers are told to come again by another connection before idle ones are closed.
     farewell: Duration,
     /// A process that is to take over, as long as it starts.
-    successor: Option<JoinSet<Result<u32, HandoverError>>>,
+    successor: Option<JoinSet<Step>>,
 }
 
 /// The admin listener while it runs.
@@ -94,7 +102,9 @@ impl Control {
             retries: None,
             failure: None,
             saving: Saving::default(),
-            handed_over: false,
+            heir: None,
+            predecessor: None,
+            hears_predecessor: None,
             farewell: Duration::ZERO,
             successor: None,
         }
@@ -102,12 +112,14 @@ impl Control {
 
     /// Starts the thread, and returns when it is ready.
     pub(super) fn spawn(
-        self,
+        mut self,
         admin: Option<Admin>,
+        predecessor: Option<(Predecessor, Closed)>,
         commands: mpsc::UnboundedReceiver<Command>,
         workers: Vec<JoinHandle<()>>,
         signals: bool,
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
+        self.predecessor = predecessor;
         let (started, on_started) = std::sync::mpsc::channel();
         let stop = self.stop.clone();
         let run = move || self.run(admin, commands, workers, signals, &started);
@@ -151,12 +163,17 @@ impl Control {
                 }
             };
             let _ = started.send(Ok(()));
+            if let Some((predecessor, closed)) = self.predecessor.take() {
+                let gateway = Arc::clone(&self.gateway);
+                let taking_over = succession::take_over(gateway, predecessor, closed);
+                self.hears_predecessor = Some(tokio::task::spawn_local(taking_over));
+            }
             tokio::task::spawn_local(health::follow(Arc::clone(&self.gateway)));
             tokio::task::spawn_local(names::follow(Arc::clone(&self.gateway)));
             tokio::task::spawn_local(telemetry::follow(Arc::clone(&self.gateway)));
             let outcome = self.serve(commands, &workers, &mut signals).await;
             self.finish(workers, &mut signals).await;
-            if !self.handed_over {
+            if self.heir.is_none() {
                 self.saving.finish(&self.gateway);
             }
             outcome
@@ -202,9 +219,9 @@ impl Control {
                         return Ok(());
                     }
                 },
-                Some(Ok(outcome)) = next_of(&mut self.successor) => {
-                    self.successor = None;
-                    if self.take_leave(outcome) {
+                Some(Ok(step)) = next_of(&mut self.successor) => {
+                    self.go_on_handing_over(step);
+                    if self.heir.is_some() {
                         return Ok(());
                     }
                 }
@@ -239,6 +256,11 @@ impl Control {
 
     /// Takes the file into force, or leaves everything as it is and says why.
     fn reload(&mut self) -> Result<(), Error> {
+        if self.gateway.overrides.gate.is_closed() {
+            // It may name other files, which would have to be passed on as well.
+            self.retries = Some(0);
+            return Err(Error::HandingOver);
+        }
         let mut files = Files::default();
         let outcome = self.try_reload(&mut files);
         match &outcome {
@@ -282,8 +304,9 @@ impl Control {
         }
         let nothing = &mut Inherited::default();
         let listeners = Bound::new(&config.listen, &self.listeners.borrow(), nothing)?;
+        let lock = self.gateway.lock_snapshot(&config)?;
         self.reload_admin(&config)?;
-        self.gateway.adopt(config);
+        self.gateway.adopt(config, lock);
         self.listeners.send_replace(listeners.adopt());
         self.following.reached(steps::IN_FORCE);
         Ok(())
@@ -338,61 +361,30 @@ impl Control {
         self.admin.send_replace(None);
     }
 
-    /// Starts a process that is to take over.
-    fn hand_over(&mut self) {
-        if self.successor.is_some() {
-            return tracing::warn!("a new process is starting already");
-        }
-        let of_callers = self.listeners.borrow().clone();
-        let sockets = of_callers.iter().map(|listener| &listener.socket);
-        let sockets = sockets.chain(self.admin_listener.iter().map(|admin| &admin.socket));
-        let sockets: std::io::Result<Vec<_>> = sockets.map(TcpListener::try_clone).collect();
-        // What it must not forgive.
-        self.saving.finish(&self.gateway);
-        match sockets {
-            Ok(sockets) => {
-                let mut tasks = JoinSet::new();
-                tasks.spawn_local(handover::hand_over(sockets));
-                self.successor = Some(tasks);
-            }
-            Err(error) => tracing::error!("the sockets cannot be passed on: {error}"),
-        }
-    }
-
-    /// If a new process has taken over, this one ends. If it has not, everything stays as it is.
-    fn take_leave(&mut self, outcome: Result<u32, HandoverError>) -> bool {
-        match outcome {
-            Ok(process) => {
-                tracing::info!("process {process} has taken over");
-                self.handed_over = true;
-                self.farewell = FAREWELL;
-            }
-            Err(error) => tracing::error!("nobody has taken over, this process goes on: {error}"),
-        }
-        self.handed_over
-    }
-
     /// Lets what is in flight finish; a second signal ends it at once.
     async fn finish(&mut self, workers: Vec<JoinHandle<()>>, signals: &mut Signals) {
         let grace = self.gateway.snapshot.load().server.shutdown_grace;
         tracing::info!("stopping; requests in flight have {grace:?}");
         self.gateway.stop();
-        if self.handed_over {
+        if self.heir.is_some() {
             self.stop_admin(); // the operator is the next one's
         }
         let farewell = self.farewell;
         self.stop.send_replace(Some(Stop { farewell, grace }));
         // Nobody may queue up at a door that nobody opens any more.
         self.listeners.send_replace(Listeners::new());
+        let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {
-            if workers.iter().all(JoinHandle::is_finished) {
-                return;
+            if workers.iter().all(JoinHandle::is_finished) && !self.passes_on_for_another() {
+                return self.pass_on().await;
             }
             tokio::select! {
                 Heard::Stop = signals.next() => {
                     tracing::warn!("stopping at once");
+                    self.hears_predecessor = None;
                     self.stop.send_replace(Some(Stop::default()));
                 }
+                _ = second.tick() => self.pass_on().await,
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}
             }
         }

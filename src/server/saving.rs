@@ -1,4 +1,5 @@
-//! Writes the counters to their file every so often, and when the gateway stops.
+//! Writes the counters to their file every so often, and when the gateway stops. During a handover the
+//! file stays as the successor reads it.
 
 use crate::gateway::Gateway;
 use std::io;
@@ -21,7 +22,8 @@ impl Saving {
         if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
             self.note(&thread.join().unwrap_or(Err(io::ErrorKind::Other.into())));
         }
-        if every.is_some_and(|every| self.seconds >= every) && self.thread.is_none() {
+        let due = every.is_some_and(|every| self.seconds >= every);
+        if due && self.thread.is_none() && !gateway.overrides.gate.is_closed() {
             self.seconds = 0;
             let gateway = Arc::clone(gateway);
             let thread = std::thread::Builder::new().name("saving".into());
