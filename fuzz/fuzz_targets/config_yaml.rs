@@ -12,6 +12,7 @@ use sluice::config::diagnostics::Severity;
 use sluice::config::model::{Config, Quotas};
 use sluice::config::{LoadError, Loaded, parse};
 use sluice::metrics::Metrics;
+use sluice::overrides::Bans;
 use sluice::snapshot::{Lasting, Snapshot};
 use sluice::store::{Memory, Store};
 use sluice::upstream::names::Names;
@@ -72,9 +73,12 @@ fn run(config: Config, length: usize) {
     let (store, metrics) = (Store::Memory(Memory::new(1000)), Metrics::new(1));
     let begun = worked();
     let names = Names::default();
-    let lasting = Lasting { store: &store, metrics: &metrics, names: &names, previous: None };
+    let bans = Bans::default();
+    let lasting =
+        Lasting { store: &store, bans: &bans, metrics: &metrics, names: &names, previous: None };
     let snapshot = Snapshot::build(config, 1_700_000_000 * SECOND, lasting);
-    store.adopt(snapshot.registry());
+    store.adopt(snapshot.registry(&[]));
+    bans.adopt(snapshot.penalties());
     assert!(snapshot.begun_anew(&snapshot).is_empty());
     soon(begun, length, "build");
 }

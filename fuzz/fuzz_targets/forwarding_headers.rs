@@ -5,11 +5,11 @@
 
 #![no_main]
 
+use config::model::{AddressSource, Identity};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 use libfuzzer_sys::fuzz_target;
-use config::model::{AddressSource, Identity};
 use proxy::address::{Origin, is_in};
 use sluice_fuzz::line;
 use std::net::IpAddr;
@@ -71,9 +71,7 @@ mod proxy {
         let exchange = exchange::Exchange {
             peer: exchange::Peer { ip: peer },
             present: present::Present::of(headers),
-            snapshot: exchange::Snapshot {
-                identity: identity.clone(),
-            },
+            snapshot: exchange::Snapshot { identity: identity.clone() },
         };
         address::origin(&exchange, headers)
     }

@@ -7,10 +7,10 @@
 
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
-use sluice::overrides::Bans;
 use sluice::clock::SECOND;
 use sluice::digest::sha256;
 use sluice::limit::{Quota, Rate};
+use sluice::overrides::{Bans, Who};
 use sluice::saved::{self, Moment, ReadError};
 use sluice::store::{Charge, Memory, Part, Registry, Store, Subject};
 use sluice_fuzz::Numbers;
@@ -23,7 +23,9 @@ use std::sync::LazyLock;
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-const MAGIC: &[u8] = b"sluice counters 1\n";
+/// As files are written now, and as they were before rejects were saved.
+const MAGIC: &[u8] = b"sluice counters 2\n";
+const BEFORE: &[u8] = b"sluice counters 1\n";
 const SHARDS: usize = 256;
 const LOG: u8 = 3;
 const IN_FLIGHT: u8 = 4;
@@ -62,7 +64,8 @@ fuzz_target!(|data: &[u8]| {
     let Some((store, bans)) = read else { return };
     // What came back is written and comes back again.
     let once = rewritten(&store, &bans);
-    let (again, bans) = self::read(&summed(&once.written())).expect("what was written");
+    let again = self::read(&fs::read(&FILES[1]).expect("what was written"));
+    let (again, bans) = again.expect("what was written");
     assert_eq!(rewritten(&again, &bans), once);
     // And it can be worked with.
     let store = Store::Memory(store);
@@ -72,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// A file's beginning and checksum around its content.
 fn summed(content: &[u8]) -> Vec<u8> {
-    let mut file = [MAGIC, content].concat();
+    let mut file = [BEFORE, content].concat();
     let sum = sha256(&file);
     file.extend(sum);
     file
@@ -82,7 +85,7 @@ fn summed(content: &[u8]) -> Vec<u8> {
 fn read(file: &[u8]) -> Option<(Memory, Bans)> {
     let path = &FILES[0];
     fs::write(path, file).expect("a file in memory");
-    let most = (64 << 10) + 48 * file.len();
+    let most = (128 << 10) + 48 * file.len();
     let _ = ALLOCATOR.set_limit(ALLOCATOR.allocated() + most);
     let read = saved::read(path, 1000, NOW);
     let _ = ALLOCATOR.set_limit(usize::MAX);
@@ -299,6 +302,13 @@ impl Model {
             str::from_utf8(from.bytes(length)).expect("text").to_owned()
         };
         let names = (0..from.u32()).map(|_| text(from)).collect();
+        // Rejects are counters as well.
+        let _seed = (from.u64(), from.u64());
+        for _ in 0..SHARDS {
+            (0..from.u32()).for_each(|_| drop((from.u64(), from.u32(), Counter::read(from))));
+        }
+        (0..from.u32()).for_each(|_| drop((from.u32(), Counter::read(from))));
+        (0..from.u32()).for_each(|_| drop(text(from)));
         let bans = (0..from.u32()).map(|_| (text(from), text(from), from.u64())).collect();
         assert!(from.is_empty(), "it goes on");
         Self { now, wall, seed, entries, overflow, names, bans }
@@ -328,7 +338,8 @@ impl Model {
         }
         let mut bans = BTreeMap::new();
         for (caller, limit, until) in &self.bans {
-            bans.insert(caller.clone(), (limit.clone(), times.later(*until)));
+            let caller: Who = caller.parse().ok()?;
+            bans.insert(caller.to_string(), (limit.clone(), times.later(*until)));
         }
         let mut bans: Vec<_> =
             bans.into_iter().map(|(caller, (limit, until))| (caller, limit, until)).collect();
