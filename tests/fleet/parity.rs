@@ -282,7 +282,6 @@ fn a_script_that_differs_is_noticed() {
         ("used = used + taken\n", "used = used + 1\n"),
         ("max(actual, min(back, cost))", "actual"),
         ("used + back - cost, under_way - part", "used + back - cost, under_way"),
-        ("used, under_way = used + 1, under_way + c", "used, under_way = used, under_way + c"),
         ("carry = applied(carry, actual)", ""),
         ("if counted >= start and counted < finish then", "if true then"),
         ("elseif actual > cost then", "elseif false then"),
